@@ -1,0 +1,16 @@
+"""The HTTP edge: bytes become Jobs, Results become the caller's dialect, the error tree becomes statuses.
+
+    server      listens: hypercorn or uvicorn, in this process
+    app         paths -> handlers
+    exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
+    inference   what every POST route shares: errors, headers, metrics, log line
+    embeddings  request bytes -> Job -> answer bytes
+    openai, infinity    routes and answer shapes, a module a dialect
+    schemas     request bodies; tensors: vectors on the wire; catalogue: models as JSON
+    problems    the error tree as HTTP, the only place
+    health      alive, ready, metrics
+    record      what one request cost; access: its log line
+    contract    what the edge asks of the engine
+
+Nothing here knows models, devices or scheduling. A new endpoint is: parse, render, one route.
+"""

@@ -1,0 +1,65 @@
+"""The served models as JSON: one object that suits OpenAI's, vLLM's and Infinity's clients alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from runtime.api.edge import Edge
+from runtime.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from runtime.worker import ModelStatus
+
+
+def model_list(edge: Edge, owner: str) -> dict[str, Any]:
+    """Every model, in the registry's order."""
+    return {"object": "list", "data": [model_item(edge, status, owner) for status in edge.engine.describe()]}
+
+
+def find_item(edge: Edge, name: str, owner: str) -> dict[str, Any]:
+    """The model with that id, served name or alias. Raises ModelNotFound, which lists the names."""
+    statuses = edge.engine.describe()
+    for status in statuses:
+        if name in (status.id, status.name, *status.aliases):
+            return model_item(edge, status, owner)
+    raise ModelNotFound(f"no such model; served here: {', '.join(status.name for status in statuses)}")
+
+
+def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:
+    """One model: its names, what it can do, its limits, and how busy it is."""
+    return {
+        "id": status.name,
+        "object": "model",
+        "created": edge.created,
+        "owned_by": owner,
+        "root": status.id,
+        "aliases": status.aliases,
+        "backend": "torch",
+        "capabilities": [status.task],
+        "state": status.state,
+        "device": status.device,
+        "dtype": status.dtype,
+        "execution": status.execution,
+        "execution_reason": status.execution_reason,
+        "dimensions": status.dimensions,
+        "max_model_len": status.max_tokens,
+        "prompts": status.prompts,
+        "stats": stats(status),
+        "limits": {
+            "max_inputs": edge.limits.max_inputs,
+            "max_body_bytes": edge.limits.max_body_bytes,
+            "max_batch_tokens": status.max_batch_tokens,
+        },
+    }
+
+
+def stats(status: ModelStatus) -> dict[str, Any]:
+    """Infinity's figures. `queue_fraction`: waiting tokens, in batches of `batch_size` tokens."""
+    batch_tokens = status.max_batch_tokens or 0
+    waiting_tokens = sum(status.queue_tokens.values())
+    return {
+        "queue_fraction": waiting_tokens / batch_tokens if batch_tokens else 0.0,
+        "queue_absolute": sum(status.queue_items.values()),
+        "results_pending": status.results_pending,
+        "batch_size": batch_tokens,
+    }

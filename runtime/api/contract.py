@@ -1,0 +1,48 @@
+"""What the edge asks of the engine, so that it can be tested without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from runtime.registry import ModelSpec, RuntimeConfig
+    from runtime.work import Job, Result, Task
+    from runtime.worker import ModelStatus
+
+
+class Metering(Protocol):
+    """Counters that the edge feeds and shows."""
+
+    def render(self) -> bytes:
+        """Every metric in Prometheus' text format."""
+
+    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, /) -> None:
+        """Count one answered request; `model` is a served name or `unknown`, never the caller's text."""
+
+
+class Engine(Protocol):
+    """Jobs in, Results out. Everything is called on the event loop and only `run` waits."""
+
+    @property
+    def config(self) -> RuntimeConfig: ...
+
+    @property
+    def metering(self) -> Metering: ...
+
+    @property
+    def ready(self) -> bool:
+        """Every required model can answer."""
+
+    @property
+    def draining(self) -> bool:
+        """New jobs are refused; those in flight go on."""
+
+    def resolve(self, name: str | None, task: Task) -> ModelSpec:
+        """The model meant. Raises ModelNotFound, ModelRequired or UnsupportedCapability."""
+
+    async def run(self, job: Job) -> Result:
+        """The job's rows in the order of its inputs. Raises CotenantError; cancelling it drops what waits."""
+
+    def describe(self) -> Sequence[ModelStatus]:
+        """Every model and its state, in the registry's order."""

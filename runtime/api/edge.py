@@ -1,0 +1,28 @@
+"""What every handler shares: the engine, its limits, and what is worth remembering about its models."""
+
+from __future__ import annotations
+
+import time
+
+from runtime.api.contract import Engine
+
+
+class Edge:
+    """One per app; used on the event loop only."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.limits = engine.config.server
+        self.created = int(time.time())
+        """`created` of every model: when this process began to serve it."""
+        self._compute: dict[str, bytes] = {}
+
+    def compute(self, model_id: str) -> bytes | None:
+        """TEI's `x-compute-type`: `cpu` or `gpu`; None until the model has a device."""
+        known = self._compute.get(model_id)
+        if known is None:
+            for status in self.engine.describe():
+                if status.device is not None:
+                    self._compute[status.id] = b"cpu" if status.device.startswith("cpu") else b"gpu"
+            known = self._compute.get(model_id)
+        return known

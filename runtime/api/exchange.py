@@ -1,0 +1,158 @@
+"""One HTTP exchange over ASGI: read a bounded body, notice a hang-up, send one answer.
+
+Knows no routes and no dialects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+from starlette.types import Message, Receive, Scope, Send
+
+from runtime.errors import BodyTooLarge, RequestCancelled
+
+T = TypeVar("T")
+Header = tuple[bytes, bytes]
+
+SANE_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
+LINGER_BYTES = 64 * 2**20
+LINGER_S = 5.0
+"""How much of a refused body is read and thrown away, so that a client which sends all before it reads meets
+its answer and not a reset connection."""
+
+
+class Exchange:
+    """A request and its answer. Used by one task, once."""
+
+    __slots__ = (
+        "_body_ended",
+        "_receive",
+        "_send",
+        "disconnected",
+        "headers",
+        "method",
+        "path",
+        "request_id",
+        "started",
+        "status",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.started = time.perf_counter()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = request_id(self.headers.get(b"x-request-id", b""))
+        self.status: int | None = None
+        """The status once it is on the wire."""
+        self.disconnected = False
+        self._body_ended = False
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> Message:
+        """ASGI's `receive`, which remembers whether the body has ended and the client has gone."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.disconnected = self._body_ended = True
+        elif not message.get("more_body", False):
+            self._body_ended = True
+        return message
+
+    async def send(self, message: Message) -> None:
+        """ASGI's `send`, which adds the request's id and reads off what is left of an unread body.
+
+        A server may block for ever when the answer ends while its queue of unread body is full, and closing a
+        socket with unread bytes takes the answer back.
+        """
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+        elif not self._body_ended and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._linger()
+            message = {"type": "http.response.body"}
+            if not self._body_ended:
+                await self._send_while_discarding(message)
+                return
+        await self._send(message)
+
+    async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        """Send a JSON answer whole: one start with `content-length`, one body."""
+        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": fields})
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """The whole body. Raises BodyTooLarge as soon as that is known, RequestCancelled on a hang-up."""
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit_bytes:
+            raise too_large(limit_bytes)
+        chunks: list[bytes] = []
+        size = 0
+        while not self._body_ended:
+            chunk: bytes = (await self.receive()).get("body", b"")
+            size += len(chunk)
+            if size > limit_bytes:
+                raise too_large(limit_bytes)
+            chunks.append(chunk)
+        if self.disconnected:
+            raise RequestCancelled("the client hung up while it sent the body")
+        return b"".join(chunks)
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of `work`, which is cancelled when the client hangs up; that raises RequestCancelled.
+
+        The body must have been read. Runs `work` in the caller's own task: a second task costs more than the
+        rest of this module.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.create_task(self._cancel_on_disconnect(task))
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self.disconnected and task.uncancel() == 0:
+                raise RequestCancelled("the client hung up while it waited") from None
+            raise
+        finally:
+            watcher.cancel()
+
+    async def _cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
+        while not self.disconnected:
+            await self.receive()
+        task.cancel()
+
+    async def _linger(self) -> None:
+        budget_bytes = LINGER_BYTES
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_S):
+                while not self._body_ended and budget_bytes > 0:
+                    budget_bytes -= len((await self.receive()).get("body", b""))
+
+    async def _send_while_discarding(self, message: Message) -> None:
+        discard = asyncio.create_task(self._discard())
+        try:
+            await self._send(message)
+        finally:
+            discard.cancel()
+
+    async def _discard(self) -> None:
+        while not self.disconnected:
+            await self.receive()
+
+
+def request_id(incoming: bytes) -> str:
+    """The caller's id if it is short and plain, else a new one."""
+    return incoming.decode("ascii") if SANE_ID.fullmatch(incoming) else uuid.uuid4().hex
+
+
+def too_large(limit_bytes: int) -> BodyTooLarge:
+    """The refusal, with the limit in it."""
+    return BodyTooLarge(f"the body is larger than the {limit_bytes} bytes that this server takes")

@@ -1,0 +1,81 @@
+"""Whether the process is alive, whether it is ready, how each model is, and the metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from runtime import __version__
+from runtime.api.contract import Engine
+from runtime.api.edge import Edge
+from runtime.api.responses import json_response
+
+if TYPE_CHECKING:
+    from runtime.worker import ModelStatus
+
+PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def readiness(engine: Engine) -> dict[str, Any]:
+    """`ready`, `draining` or `not_ready`, and each model's state with what is wrong with it."""
+    status = "draining" if engine.draining else "ready" if engine.ready else "not_ready"
+    return {"status": status, "models": [brief(model) for model in engine.describe()]}
+
+
+def brief(model: ModelStatus) -> dict[str, Any]:
+    """A model's state and the reason for it."""
+    return {"id": model.name, "state": model.state, "detail": model.detail, "required": model.required}
+
+
+def full(model: ModelStatus) -> dict[str, Any]:
+    """All that is known of a model's condition. Bytes, seconds, items and tokens."""
+    return {
+        **brief(model),
+        "root": model.id,
+        "task": model.task,
+        "device": model.device,
+        "dtype": model.dtype,
+        "execution": model.execution,
+        "execution_reason": model.execution_reason,
+        "weight_bytes": model.weight_bytes,
+        "activation_bytes": model.activation_bytes,
+        "loaded_s": model.loaded_s,
+        "queue_items": dict(model.queue_items),
+        "queue_tokens": dict(model.queue_tokens),
+        "results_pending": model.results_pending,
+    }
+
+
+def routes(edge: Edge) -> list[Route]:
+    """`/`, `/health`, `/live`, `/ready`, `/health/models`, `/metrics`."""
+    engine = edge.engine
+
+    async def alive(request: Request) -> Response:
+        return json_response({"unix": time.time(), "status": "ok"})
+
+    async def ready(request: Request) -> Response:
+        answer = readiness(engine)
+        return json_response(answer, 200 if answer["status"] == "ready" else 503)
+
+    async def models(request: Request) -> Response:
+        return json_response({"models": [full(model) for model in engine.describe()]})
+
+    async def metrics(request: Request) -> Response:
+        return Response(engine.metering.render(), headers={"content-type": PROMETHEUS_TEXT})
+
+    async def name(request: Request) -> Response:
+        return json_response({"name": "cotenant", "version": __version__})
+
+    endpoints = {
+        "/": name,
+        "/health": alive,
+        "/live": alive,
+        "/ready": ready,
+        "/health/models": models,
+        "/metrics": metrics,
+    }
+    return [Route(path, endpoint) for path, endpoint in endpoints.items()]

@@ -1,0 +1,90 @@
+"""What every POST route to a model shares: bodies, errors, headers, metrics and the log line."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+from runtime.api.access import log_inference
+from runtime.api.edge import Edge
+from runtime.api.exchange import Exchange
+from runtime.api.problems import Answer, Dialect, internal_problem, problem
+from runtime.api.record import Record
+from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
+from runtime.work import Lane, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes]]
+"""Reads the exchange's body, fills the record in, returns the answer's JSON. Raises CotenantError."""
+
+LOG = logging.getLogger("cotenant.api")
+
+OFF_LOOP_BYTES = 64 * 1024
+"""Bodies beyond this are parsed and rendered in a thread: about 0.2 ms of work, twice what the hop costs."""
+
+
+async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, handler: Handler) -> None:
+    """One request from the first byte to the last, however it ends."""
+    record = Record(surface=dialect, task=task)
+    try:
+        answer = await outcome(edge, exchange, record, dialect, handler)
+        record.status = answer.status
+        if not exchange.disconnected:
+            headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
+            await exchange.respond(answer.status, headers, answer.body)
+    finally:
+        total_ms = elapsed_ms(exchange)
+        observe = edge.engine.metering.observe_request
+        observe(record.surface, record.model, record.task, record.status, total_ms / 1000)
+        log_inference(exchange, record, total_ms)
+
+
+async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Dialect, handler: Handler) -> Answer:
+    """What the handler made, or the error it ended in."""
+    try:
+        return Answer(200, (), await handler(edge, exchange, record))
+    except CotenantError as error:
+        record.code = error.code
+        return problem(error, dialect)
+    except Exception:
+        LOG.exception("request %s ended in a bug", exchange.request_id)
+        record.code = CotenantError.code
+        return internal_problem(exchange.request_id, dialect)
+
+
+async def read_json(edge: Edge, exchange: Exchange) -> bytes:
+    """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
+    media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if media_type not in (b"", b"application/json") and not media_type.endswith(b"+json"):
+        raise UnsupportedMediaType("content-type must be application/json")
+    if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise UnsupportedMediaType("compressed bodies are not accepted: send content-encoding identity")
+    return await exchange.read_body(edge.limits.max_body_bytes)
+
+
+async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """`work`'s outcome, from a thread where `size_bytes` says that it takes long."""
+    if size_bytes > OFF_LOOP_BYTES:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    return work(*args, **kwargs)
+
+
+def lane_of(exchange: Exchange, priority: int) -> Lane:
+    """The lane that the header `x-lane` names, else the one that `priority` means (above 0: bulk)."""
+    named = exchange.headers.get(b"x-lane")
+    if named is None:
+        return Lane.BULK if priority > 0 else Lane.ONLINE
+    try:
+        return Lane(named.decode("latin-1").strip().lower())
+    except ValueError:
+        raise InvalidRequest("the header x-lane must be online or bulk", param="x-lane") from None
+
+
+def elapsed_ms(exchange: Exchange) -> float:
+    """Milliseconds since the request's head was read."""
+    return (time.perf_counter() - exchange.started) * 1000

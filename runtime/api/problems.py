@@ -1,0 +1,90 @@
+"""The one place where the error tree becomes HTTP: status, headers and body, a dialect at a time."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from runtime.api.exchange import Header
+from runtime.errors import (
+    CotenantError,
+    DoesNotFit,
+    InputTooLong,
+    InvalidDimensions,
+    InvalidRequest,
+    ModelFailed,
+    RequestError,
+    TokenIdsNotAccepted,
+    UnknownPrompt,
+)
+
+MAX_BODY_BYTES = 2048
+
+BAD_REQUEST_EVERYWHERE = (InvalidDimensions, TokenIdsNotAccepted, InputTooLong, UnknownPrompt)
+"""Kinds of InvalidRequest that are 400 in every dialect: the body fits the schema, the model can't oblige."""
+
+PERMANENT = (RequestError, DoesNotFit, ModelFailed)
+"""What the same request will meet again: clients that know `x-should-retry` then stop at once."""
+
+
+class Dialect(enum.StrEnum):
+    """Whose conventions an answer follows; also the `surface` label in metrics."""
+
+    OPENAI = "openai"
+    INFINITY = "infinity"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes on the wire, whatever server sends it."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+
+def problem(error: CotenantError, dialect: Dialect) -> Answer:
+    """The answer to a request that ended in `error`; its body is under 2 KiB whatever the message."""
+    message = error.message
+    status = status_of(error, dialect)
+    while len(body := orjson.dumps(body_of(error, message, dialect))) >= MAX_BODY_BYTES:
+        message = message[: len(message) * 3 // 4] + "…"
+    return Answer(status, tuple(headers_of(error)), body)
+
+
+def internal_problem(request_id: str, dialect: Dialect) -> Answer:
+    """The answer where a bug ended the request: it names only where to look."""
+    message = f"internal error; the server's log has it under the request id {request_id}"
+    return problem(CotenantError(message), dialect)
+
+
+def status_of(error: CotenantError, dialect: Dialect) -> int:
+    """The error's own status, but 422 for schema errors on Infinity's paths, as its clients expect."""
+    schema_error = isinstance(error, InvalidRequest) and not isinstance(error, BAD_REQUEST_EVERYWHERE)
+    return 422 if schema_error and dialect is Dialect.INFINITY else error.status
+
+
+def headers_of(error: CotenantError) -> list[Header]:
+    """When to try again (RFC 9110 `Retry-After`, whole seconds; OpenAI's `retry-after-ms`), or never."""
+    if isinstance(error, PERMANENT):
+        return [(b"x-should-retry", b"false")]
+    if error.retry_after_s is None:
+        return []
+    seconds = max(error.retry_after_s, 0.0)
+    return [
+        (b"retry-after", b"%d" % max(math.ceil(seconds), 1)),
+        (b"retry-after-ms", b"%d" % math.ceil(seconds * 1000)),
+    ]
+
+
+def body_of(error: CotenantError, message: str, dialect: Dialect) -> dict[str, Any]:
+    """OpenAI's error object; on Infinity's paths schema errors keep FastAPI's `detail` beside it."""
+    body: dict[str, Any] = {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}
+    if dialect is Dialect.INFINITY and isinstance(error, InvalidRequest):
+        location = ["body", error.param] if error.param else ["body"]
+        body["detail"] = [{"type": error.code, "loc": location, "msg": message}]
+    return body

@@ -1,0 +1,118 @@
+"""The command `cotenant`: serve, v2, validate, version. Until it serves, it imports no torch and no HTTP."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import typer
+
+from runtime import __version__
+from runtime.configuration import Request, effective_yaml, load_config, registry_schema
+from runtime.errors import SourceNotFound
+from runtime.flags import FLAGS, Values, given, request_of, takes
+from runtime.infinity_flags import INFINITY_FLAGS, translate
+from runtime.sources import resolve_source
+
+app = typer.Typer(
+    name="cotenant",
+    help="Serve many retrieval models from one process on one shared device.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+SCHEMA = inspect.Parameter(
+    "schema",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option("--schema", envvar="COTENANT_SCHEMA", help="Print the registry's JSON schema instead."),
+    ],
+)
+
+
+@app.command()
+@takes(FLAGS)
+def serve(ctx: typer.Context, values: Values) -> None:
+    """Serve models over HTTP.
+
+    Flags win over COTENANT_* variables, those over the registry, that over the defaults. A variable may hold a
+    list, parted by semicolons: COTENANT_MODEL_ID="a;b".
+
+    With --model-id, only the models named are served: one that --registry knows (by id, served name or alias)
+    keeps its settings there, any other has the defaults. Without it, every model of the registry is.
+    """
+    _serve(request_of(given(ctx, FLAGS, values)))
+
+
+@app.command()
+@takes(INFINITY_FLAGS)
+def v2(ctx: typer.Context, values: Values) -> None:
+    """Serve as `infinity_emb v2` would: its flags and INFINITY_* variables, beside those of `serve`.
+
+    Two defaults differ: it listens on 127.0.0.1 unless --host, INFINITY_HOST or COTENANT_HOST says otherwise,
+    and code that comes with a checkpoint runs only with --trust-remote-code.
+    """
+    translated, ignored = translate(given(ctx, INFINITY_FLAGS, values))
+    if ignored:
+        typer.echo(f"cotenant: ignored, for they have no meaning here: {', '.join(ignored)}", err=True)
+    _serve(request_of(translated))
+
+
+@app.command()
+@takes(FLAGS, SCHEMA)
+def validate(ctx: typer.Context, values: Values) -> None:
+    """Check a configuration and print it, with every default filled in, as YAML.
+
+    It takes the flags and variables of `serve`. Missing model files are named on standard error; they are no
+    mistake of the configuration.
+    """
+    if values["schema"]:
+        typer.echo(registry_schema())
+        return
+    config = load_config(request_of(given(ctx, FLAGS, values)))
+    for spec in config.models:
+        try:
+            resolve_source(spec)
+        except SourceNotFound as error:
+            typer.echo(f"cotenant: {error.message}", err=True)
+    typer.echo(effective_yaml(config), nl=False)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"cotenant {__version__}")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def _serve(request: Request) -> None:
+    config = load_config(request)
+    # Both late: what they import takes seconds, and must find the process prepared.
+    from runtime.devices.process import prepare_process
+
+    prepare_process()
+    from runtime.api.lifecycle import run
+
+    raise typer.Exit(run(config))
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app(prog_name="cotenant")

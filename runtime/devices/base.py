@@ -1,0 +1,94 @@
+"""The contract between the executor, the models and a device. Knows no torch and no queue.
+
+A device says how many batches may run side by side, moves arrays to itself in one copy and rows back in one copy,
+and tells the truth about its memory.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of a device as its driver sees them, other processes included."""
+
+    total_bytes: int
+    free_bytes: int
+    used_by_us_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """How many batches may run side by side."""
+
+    lanes: int
+    """Batches of any kind at once."""
+    spare_online_lanes: int
+    """One more lane that only online work may use while bulk work holds the others; the OS shares the cores."""
+    flights: int
+    """Batches that one lane may have launched and not landed."""
+
+    @property
+    def threads(self) -> int:
+        """Executor threads that the device needs."""
+        return self.lanes + self.spare_online_lanes
+
+    def may_start(self, online: bool, running_online: int, running_bulk: int) -> bool:
+        """Whether one more batch may start now."""
+        if running_online + running_bulk < self.lanes * self.flights:
+            return True
+        return online and running_online < self.spare_online_lanes
+
+
+class Download(abc.ABC):
+    """Rows on their way to the host."""
+
+    @abc.abstractmethod
+    def wait(self) -> NDArray[np.float32]:
+        """The flat rows; blocks until they are on the host."""
+
+
+class Device(abc.ABC):
+    """Where models live and run."""
+
+    name: str
+    """As torch writes it: `cpu`, `cuda:0`, `mps`."""
+    description: str
+    concurrency: Concurrency
+    default_batch_tokens: int
+    default_dtype: str
+
+    @abc.abstractmethod
+    def memory(self) -> Memory:
+        """What the driver says now."""
+
+    @abc.abstractmethod
+    def upload(self, arrays: Mapping[str, NDArray[np.int32]]) -> dict[str, Any]:
+        """Copy int32 arrays to the device, together in one transfer; tensors of the same shapes."""
+
+    @abc.abstractmethod
+    def download(self, rows: Sequence[Any]) -> Download:
+        """Start copying tensors to the host, flattened one after another as float32, in one transfer."""
+
+    @abc.abstractmethod
+    def working(self, alone: bool) -> AbstractContextManager[None]:
+        """Everything a lane thread must hold while it launches. `alone`: no other batch runs or waits."""
+
+    @abc.abstractmethod
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether `error` says that the device's memory is used up."""
+
+    @abc.abstractmethod
+    def release_cache(self) -> None:
+        """Give cached memory back to the driver."""
+
+    def settle_weights(self, module: Any) -> None:
+        """Rearrange a freshly loaded module's weights for speed, values unchanged."""

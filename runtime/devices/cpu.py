@@ -1,0 +1,81 @@
+"""The CPU as a device: one lane a core, one thread a lane under load, every core for a lone batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+
+from runtime.devices.base import Concurrency, Device, Download, Memory
+from runtime.devices.process import usable_cores
+
+CPU_BATCH_TOKENS = 512
+"""97 % of a core's throughput is reached at 256 to 512 tokens; larger batches only add latency."""
+
+
+class Landed(Download):
+    """Rows that are already on the host."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        self._rows = rows
+
+    def wait(self) -> NDArray[np.float32]:
+        """The rows, at once."""
+        return self._rows
+
+
+class CpuDevice(Device):
+    """Runs batches in the calling lane thread."""
+
+    def __init__(self, lanes: int | None = None) -> None:
+        self.cores = usable_cores()
+        self.name = "cpu"
+        self.description = f"{self.cores} cores, {torch.backends.cpu.get_cpu_capability()}"
+        self.concurrency = Concurrency(lanes=lanes or self.cores, spare_online_lanes=1, flights=1)
+        self.default_batch_tokens = CPU_BATCH_TOKENS
+        self.default_dtype = "float32"
+        self._process = psutil.Process()
+
+    def memory(self) -> Memory:
+        """The machine's memory; what we use is the process's resident set."""
+        machine = psutil.virtual_memory()
+        return Memory(
+            total_bytes=machine.total,
+            free_bytes=machine.available,
+            used_by_us_bytes=self._process.memory_info().rss,
+        )
+
+    def upload(self, arrays: Mapping[str, NDArray[np.int32]]) -> dict[str, Any]:
+        """Share the arrays' memory; nothing is copied."""
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def download(self, rows: Sequence[torch.Tensor]) -> Download:
+        """Flatten; the rows are here already."""
+        flat = [block.reshape(-1) for block in rows]
+        joined = flat[0] if len(flat) == 1 else torch.cat(flat)
+        return Landed(joined.float().numpy())
+
+    @contextmanager
+    def working(self, alone: bool) -> Iterator[None]:
+        """Give a lone batch every core and a batch with company one thread of its own."""
+        # OpenMP keeps the number per thread but MKL for the whole process: set it each time, it costs microseconds.
+        torch.set_num_threads(self.cores if alone else 1)
+        yield
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """MemoryError, or torch's own wording for a failed host allocation."""
+        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+    def release_cache(self) -> None:
+        """The host allocator keeps no cache of its own worth returning."""
+
+    def settle_weights(self, module: torch.nn.Module) -> None:
+        """Store Linear weights column-major: 1.4 to 2.3 times faster for few rows, the same values."""
+        for layer in module.modules():
+            if type(layer) is torch.nn.Linear:
+                layer.weight.data = layer.weight.data.t().contiguous().t()

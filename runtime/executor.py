@@ -1,0 +1,300 @@
+"""The only threads that run models.
+
+Threads and who does what:
+- the event loop pushes entries and is told outcomes, one hop for a whole batch;
+- each lane thread waits on one condition, and whoever is free asks the policy who is next and forms the batch then,
+  so that batches grow by themselves while the device works;
+- with two flights (a GPU) a lane launches batch n+1 before it lands batch n.
+
+No model error ends a thread: a batch that fails is split until the guilty inputs are alone, and only they fail.
+One lock guards all queues. Nothing sleeps or polls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from runtime.batch_queue import Entry
+from runtime.devices.base import Device
+from runtime.errors import CotenantError, ForwardFailed, NonFiniteOutput, OutOfMemory
+from runtime.models.base import Flight
+from runtime.scheduling import Policy
+from runtime.work import Choice, Lane, Row, Waiting
+from runtime.worker import Worker
+
+log = logging.getLogger(__name__)
+
+MAX_FAILURES_IN_A_ROW = 8
+"""A batch that keeps failing while it is split fails as a whole: then the model is at fault, not an input."""
+
+Answer: TypeAlias = Row | CotenantError
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Entries of one model that run together."""
+
+    worker: Worker
+    lane: Lane
+    entries: Sequence[Entry]
+    alone: bool
+    """Nothing else ran or waited when it was formed."""
+    contended: bool
+    """Both lanes were waiting when it was formed."""
+    taken_s: float
+    flight: Flight | None = None
+    error: BaseException | None = None
+    answers: list[Answer] = field(default_factory=list)
+    device_ms: float = 0.0
+    landed_s: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all entries."""
+        return sum(entry.prepared.tokens for entry in self.entries)
+
+
+class Executor:
+    """Lane threads over all workers' queues."""
+
+    def __init__(
+        self, device: Device, policy: Policy, deliver: Callable[[Batch], None], idle_wait_ms: float = 0.0
+    ) -> None:
+        """`deliver` is called from a lane thread with each finished batch; it must not block."""
+        self._device = device
+        self._policy = policy
+        self._deliver = deliver
+        self._idle_wait_s = idle_wait_ms / 1000.0
+        self._changed = threading.Condition()
+        self._active: dict[tuple[str, Lane], Worker] = {}
+        self._running = dict.fromkeys(Lane, 0)
+        self._stopping = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True)
+            for index in range(device.concurrency.threads)
+        ]
+
+    def start(self) -> None:
+        """Start the lane threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> None:
+        """Queue all of a Job's entries. Never blocks for long."""
+        with self._changed:
+            worker.queue.push(lane, entries)
+            self._active[worker.spec.id, lane] = worker
+            self._changed.notify()
+
+    def drop(self, worker: Worker, lane: Lane, entries: Iterable[Entry]) -> int:
+        """Forget entries that still wait; returns how many."""
+        with self._changed:
+            return worker.queue.drop(lane, entries)
+
+    def waiting_ms(self, lane: Lane) -> float:
+        """Predicted device time of everything that would run before a new entry of `lane`, over all lanes."""
+        with self._changed:
+            ahead = [
+                worker.cost.ms_per_token * worker.queue.tokens(each)
+                for (_, each), worker in self._active.items()
+                if each is lane or each is Lane.ONLINE
+            ]
+        return sum(ahead) / self._device.concurrency.lanes
+
+    def stop(self) -> None:
+        """End the threads after the batches in flight; what still waits is never run. Blocks."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    # -- a lane thread ------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        flying: deque[Batch] = deque()
+        while True:
+            batch = self._next(wait=not flying)
+            if batch is None and not flying:
+                return
+            if batch is not None:
+                self._launch(batch)
+                flying.append(batch)
+                if len(flying) < self._device.concurrency.flights:
+                    continue
+            self._land(flying.popleft())
+
+    def _next(self, wait: bool) -> Batch | None:
+        """Form the next batch. None: the executor stops, or nothing may start now and `wait` is False."""
+        with self._changed:
+            while not self._stopping:
+                batch, patience_s = self._form()
+                if batch is not None or not wait:
+                    return batch
+                self._changed.wait(patience_s)
+            return None
+
+    def _form(self) -> tuple[Batch | None, float | None]:
+        """A batch, or how long to wait at most before looking again (None: until something changes)."""
+        now = time.perf_counter()
+        waiting = self._waiting()
+        allowed = [queue for queue in waiting if self._may_start(queue.lane)]
+        choice = self._policy.choose(allowed, now) if allowed else None
+        if choice is None:
+            return None, None
+        worker = self._active[choice.model, choice.lane]
+        patience_s = self._patience_s(worker, choice, now)
+        if patience_s > 0:
+            return None, patience_s
+        contended = len({queue.lane for queue in waiting}) == len(Lane)
+        entries = worker.queue.take(choice.lane, choice.max_tokens)
+        alone = not any(self._running.values()) and not any(w.queue.items(lane) for (_, lane), w in self._active.items())
+        self._running[choice.lane] += 1
+        if not alone:
+            self._changed.notify()
+        return Batch(worker, choice.lane, entries, alone, contended, now), None
+
+    def _waiting(self) -> list[Waiting]:
+        """What the policy may see; queues that ran empty leave the active set here."""
+        seen = []
+        for (model, lane), worker in list(self._active.items()):
+            front = worker.queue.front(lane)
+            if front is None:
+                del self._active[model, lane]
+                continue
+            queue = worker.queue
+            seen.append(
+                Waiting(
+                    model=model,
+                    lane=lane,
+                    items=queue.items(lane),
+                    tokens=queue.tokens(lane),
+                    first_tokens=front.prepared.tokens,
+                    due_s=front.due_s,
+                    budget_tokens=worker.batch_tokens,
+                )
+            )
+        return seen
+
+    def _may_start(self, lane: Lane) -> bool:
+        running = self._running
+        return self._device.concurrency.may_start(lane is Lane.ONLINE, running[Lane.ONLINE], running[Lane.BULK])
+
+    def _patience_s(self, worker: Worker, choice: Choice, now: float) -> float:
+        """With --idle-wait-ms: how much longer a small batch waits for company on an idle device."""
+        if not self._idle_wait_s or any(self._running.values()) or choice.lane is not Lane.ONLINE:
+            return 0.0
+        front = worker.queue.front(choice.lane)
+        if front is None or worker.queue.tokens(choice.lane) >= choice.max_tokens:
+            return 0.0
+        return front.queued_s + self._idle_wait_s - now
+
+    def _launch(self, batch: Batch) -> None:
+        try:
+            batch.flight = self._start(batch.worker, batch.entries, batch.alone)
+        except BaseException as error:
+            batch.error = error
+
+    def _start(self, worker: Worker, entries: Sequence[Entry], alone: bool) -> Flight:
+        model = worker.model
+        if model is None:
+            raise RuntimeError("the model left while its batch was formed")
+        with self._device.working(alone):
+            return model.launch([entry.prepared for entry in entries])
+
+    def _land(self, batch: Batch) -> None:
+        """Wait for the rows, split what failed, tell the loop. Never raises."""
+        try:
+            batch.answers = self._rows(batch)
+        except BaseException as error:
+            log.exception("a batch of %s could not be landed", batch.worker.spec.name)
+            batch.answers = [_as_error(error, entry) for entry in batch.entries]
+        batch.flight = None
+        batch.landed_s = time.perf_counter()
+        batch.device_ms = (batch.landed_s - batch.taken_s) * 1000.0
+        with self._changed:
+            self._running[batch.lane] -= 1
+            self._policy.charge(batch.worker.spec.id, batch.lane, batch.device_ms, batch.contended)
+            self._changed.notify()
+        self._deliver(batch)
+
+    def _rows(self, batch: Batch) -> list[Answer]:
+        error = batch.error
+        if batch.flight is not None:
+            try:
+                return _checked(batch.flight.land(), batch.entries)
+            except BaseException as raised:
+                error = raised
+        # Outside every except block: its traceback would keep the failed batch's tensors alive.
+        assert error is not None
+        batch.error = error.with_traceback(None)
+        log.error("a batch of %s failed: %r", batch.worker.spec.name, type(error).__name__)
+        return _Salvage(self, batch.worker).of(batch.entries, batch.error)
+
+    def rerun(self, worker: Worker, entries: Sequence[Entry]) -> list[Answer]:
+        """Run part of a failed batch again, in this thread. Raises what the model raises."""
+        return _checked(self._start(worker, entries, alone=False).land(), entries)
+
+    def make_room(self, worker: Worker, error: BaseException) -> None:
+        """After an out-of-memory: smaller batches of this model, and the cache back to the driver."""
+        if self._device.is_out_of_memory(error):
+            worker.cut_ceiling()
+            self._device.release_cache()
+
+    def as_item_error(self, error: BaseException, entry: Entry) -> CotenantError:
+        """What the Job of a lone failed entry is told."""
+        if self._device.is_out_of_memory(error):
+            return OutOfMemory(f"input {entry.index} alone does not fit the device's free memory")
+        return _as_error(error, entry)
+
+
+class _Salvage:
+    """Splits a failed batch in halves until the guilty inputs are alone."""
+
+    def __init__(self, executor: Executor, worker: Worker) -> None:
+        self._executor = executor
+        self._worker = worker
+        self._failures = 0
+
+    def of(self, entries: Sequence[Entry], error: BaseException) -> list[Answer]:
+        """An answer for each entry. Recursion is as deep as the batch can be halved."""
+        self._failures += 1
+        self._executor.make_room(self._worker, error)
+        if len(entries) == 1 or self._failures > MAX_FAILURES_IN_A_ROW:
+            return [self._executor.as_item_error(error, entry) for entry in entries]
+        middle = len(entries) // 2
+        return [*self._half(entries[:middle]), *self._half(entries[middle:])]
+
+    def _half(self, entries: Sequence[Entry]) -> list[Answer]:
+        try:
+            answers = self._executor.rerun(self._worker, entries)
+        except BaseException as raised:
+            error: BaseException = raised.with_traceback(None)
+        else:
+            self._failures = 0
+            return answers
+        return self.of(entries, error)
+
+
+def _checked(rows: Sequence[Row], entries: Sequence[Entry]) -> list[Answer]:
+    """Rows, or an error in the place of one that holds NaN or infinity."""
+    if len(rows) != len(entries):
+        raise RuntimeError("the model gave another number of rows than it was given inputs")
+    return [
+        row if np.isfinite(row).all() else NonFiniteOutput(f"the model computed NaN or infinity for input {entry.index}")
+        for row, entry in zip(rows, entries, strict=True)
+    ]
+
+
+def _as_error(error: BaseException, entry: Entry) -> CotenantError:
+    if isinstance(error, CotenantError):
+        return error
+    return ForwardFailed(f"the model failed on input {entry.index} ({type(error).__name__})")

@@ -1,0 +1,1 @@
+"""Model families behind one contract (`base.Model`). With `devices`, the only package that imports torch."""

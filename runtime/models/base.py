@@ -1,0 +1,62 @@
+"""The contract between the engine and a model family. Knows no torch, no queue and no HTTP.
+
+A family gives `prepare` (host work, any thread), `launch` and `land` (device work, lane threads only). The engine may
+call `launch` for batch n+1 before it lands batch n, and from several lanes at once: a model keeps no per-batch state.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from runtime.work import Job, Prepared, Row
+
+Execution: TypeAlias = Literal["packed", "buckets", "equal-length"]
+"""packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
+one length each, no padding and no sharing of a row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is known of a loaded model and never changes while it is loaded."""
+
+    dimensions: int
+    """Width of a full vector."""
+    max_tokens: int
+    """Most tokens of one input, special tokens included."""
+    dtype: str
+    execution: Execution
+    execution_reason: str
+    prompts: tuple[str, ...]
+    weight_bytes: int
+    activation_bytes_per_token: int
+
+
+class Flight(abc.ABC):
+    """A launched batch whose rows are not on the host yet."""
+
+    @abc.abstractmethod
+    def land(self) -> list[Row]:
+        """Wait for the device and give the rows, float32, in the order of the launched items. Blocks."""
+
+
+class Model(abc.ABC):
+    """A loaded model on its device."""
+
+    facts: ModelFacts
+
+    @abc.abstractmethod
+    def prepare(self, job: Job) -> list[Prepared]:
+        """Turn each input of `job` into tokens, in order. Thread-safe; never touches the device.
+
+        Raises InputTooLong (truncation refused), UnknownPrompt, InvalidDimensions.
+        """
+
+    @abc.abstractmethod
+    def launch(self, items: Sequence[Prepared]) -> Flight:
+        """Start one batch on the device. May return before the device is done; on CPU it is done."""
+
+    def close(self) -> None:
+        """Drop everything that holds device memory. Called once, when no batch is in flight."""

@@ -1,0 +1,112 @@
+"""The load-time check: a model may run packed or in buckets only if that changes no vector.
+
+A few texts of different lengths are computed by sentence-transformers one by one and by us in one batch. The fastest
+layout whose vectors agree is taken; a layout that raises or differs is passed over, with the reason on record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from runtime.errors import UnsupportedModel
+from runtime.models.base import Execution, Flight
+from runtime.work import Job, Prepared, Row, Task
+
+log = logging.getLogger(__name__)
+
+FP32_TOLERANCE = 1e-5
+"""Largest difference of unit vectors in fp32; rounding alone gives about 2e-7."""
+HALF_COSINE = 0.999
+"""Least cosine in half precision, where the order of additions shows."""
+LONGEST_PROBE_WORDS = 1200
+
+
+class Checkable(Protocol):
+    """What the check needs of a model family."""
+
+    execution: Execution
+
+    def can_pack(self) -> str | None:
+        """Why it can't take a flat row; None when it can."""
+
+    def use(self, execution: Execution) -> None:
+        """Switch the layout."""
+
+    def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
+        """The reference library's vectors, one by one."""
+
+    def prepare(self, job: Job) -> list[Prepared]:
+        """Tokenize."""
+
+    def launch(self, items: Sequence[Prepared]) -> Flight:
+        """Run one batch."""
+
+
+def choose_execution(model: Checkable, wanted: str, window_tokens: int | None, half: bool) -> str:
+    """Leave `model` in the fastest layout that is exact; the reason is returned for the log and `/models`.
+
+    Where none agrees, the least demanding one serves and the reason says so. Raises UnsupportedModel when even that
+    can't run.
+    """
+    texts = probe_texts(window_tokens)
+    model.use("buckets")
+    reference = model.reference_vectors(texts)
+    job = Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts)
+    reasons: list[str] = []
+    for execution in _candidates(model, wanted, reasons):
+        model.use(execution)
+        problem = _problem(model, job, reference, half)
+        if problem is None:
+            return "; ".join([*reasons, f"{execution}: equal to the reference on {len(texts)} texts"])
+        reasons.append(f"{execution}: {problem}")
+        log.warning("layout passed over: %s", reasons[-1])
+    if "raised" in reasons[-1]:
+        raise UnsupportedModel("the model can't run any batch: " + "; ".join(reasons))
+    return "; ".join(reasons)
+
+
+def probe_texts(window_tokens: int | None) -> list[str]:
+    """Texts of 1 to 200 words, two of one length, and one longer than the model's attention window."""
+    longest = min(2 * (window_tokens or 0), LONGEST_PROBE_WORDS)
+    counts = [1, 8, 8, 40, 200, *([longest] if longest > 200 else [])]
+    return [" ".join(f"word{(7 * i + 3 * k) % 97}" for i in range(count)) for k, count in enumerate(counts)]
+
+
+def _candidates(model: Checkable, wanted: str, reasons: list[str]) -> list[Execution]:
+    obstacle = "asked for buckets" if wanted == "buckets" else model.can_pack()
+    if obstacle is None:
+        return ["packed", "buckets", "equal-length"]
+    reasons.append(obstacle)
+    return ["buckets", "equal-length"]
+
+
+def _problem(model: Checkable, job: Job, reference: Sequence[Row], half: bool) -> str | None:
+    try:
+        rows = model.launch(model.prepare(job)).land()
+    except Exception as error:
+        return f"raised {type(error).__name__}"
+    for row, expected in zip(rows, reference, strict=True):
+        if not _agrees(row, expected, half):
+            return f"differs by {_difference(row, expected):.1e}"
+    return None
+
+
+def _agrees(row: Row, expected: Row, half: bool) -> bool:
+    if half:
+        return _cosine(row, expected) >= HALF_COSINE
+    return bool(_difference(row, expected) <= FP32_TOLERANCE)
+
+
+def _difference(row: Row, expected: Row) -> float:
+    """Largest absolute difference, relative to the vector's length (not every model normalises)."""
+    scale = max(float(np.linalg.norm(expected)), 1e-12)
+    return float(np.abs(row - expected).max()) / scale
+
+
+def _cosine(row: Row, expected: Row) -> float:
+    a, b = row.astype(np.float64), expected.astype(np.float64)
+    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))

@@ -1,0 +1,36 @@
+"""From a spec and a folder to a running model: one line a family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.devices.base import Device
+from runtime.errors import UnsupportedModel
+from runtime.models.base import Model
+from runtime.models.exactness import choose_execution
+from runtime.models.text import TextEmbedder
+from runtime.registry import ModelSpec
+from runtime.work import Task
+
+Load = Callable[[ModelSpec, Path, Device], Model]
+
+
+def load_model(spec: ModelSpec, folder: Path, device: Device) -> Model:
+    """Load `spec` from `folder` onto `device` and settle its layout. Blocks for seconds.
+
+    Raises UnsupportedModel, or whatever the loading library raises for broken files.
+    """
+    family = FAMILIES.get(spec.task)
+    if family is None:
+        raise UnsupportedModel(f"{spec.id}: no family here does {spec.task}")
+    return family(spec, folder, device)
+
+
+def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
+    model = TextEmbedder(spec, folder, device)
+    model.settle(choose_execution(model, spec.execution, model.window_tokens, model.half))
+    return model
+
+
+FAMILIES: dict[Task, Load] = {Task.EMBED: _load_text_embedder}

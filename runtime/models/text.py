@@ -1,0 +1,235 @@
+"""Text embedders: sentence-transformers' own modules, run on packed batches.
+
+Loading, the module chain and the definition of pooling are sentence-transformers'; batching, packing, cutting and
+normalising are ours, so that each vector is what `SentenceTransformer.encode` gives for that text alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize
+from transformers import PreTrainedTokenizerFast
+
+from runtime.devices.base import Device
+from runtime.errors import InvalidDimensions, UnknownPrompt, UnsupportedModel
+from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
+from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.finishing import send_vectors
+from runtime.models.limits import activation_bytes_per_token, max_tokens, position_offset
+from runtime.models.packing import BUCKET_WASTE, buckets, pack, pad
+from runtime.models.tokenizing import Limit, TextTokenizer
+from runtime.registry import ModelSpec
+from runtime.work import Finish, Job, Prepared, Row
+
+PACKABLE_MODULES = frozenset({"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"})
+"""sentence-transformers modules that take a flat row; others see a padded rectangle."""
+
+PROMPT_SYNONYMS = {
+    "search_query": ("query",),
+    "search_document": ("document", "passage", "corpus"),
+    "query": ("search_query",),
+    "document": ("passage", "corpus", "search_document"),
+    "passage": ("document", "corpus", "search_document"),
+}
+"""Cohere's, Voyage's and sentence-transformers' names for the same two prompts."""
+
+
+class TextEmbedder(Model):
+    """One text embedder on one device."""
+
+    def __init__(self, spec: ModelSpec, folder: Path, device: Device) -> None:
+        self._device = device
+        self._dtype = getattr(torch, device.default_dtype if spec.dtype == "auto" else spec.dtype)
+        self._reference = _load(spec, folder, device.name, self._dtype)
+        transformer = self._reference[0]
+        self._network = transformer.auto_model
+        self._tokenizer = TextTokenizer(
+            transformer.tokenizer, max_tokens(self._network, transformer.max_seq_length, spec.max_length)
+        )
+        self._prompts = {**self._reference.prompts, **spec.prompts}
+        self._default_prompt = spec.default_prompt or self._reference.default_prompt_name
+        modules = list(self._reference)
+        self._normalizes = isinstance(modules[-1], Normalize)
+        self._chain = modules[:-1] if self._normalizes else modules
+        self._offset = position_offset(self._network)
+        self._excludes_prompt = any(not getattr(module, "include_prompt", True) for module in modules)
+        self._packed = False
+        self._waste = BUCKET_WASTE
+        self._width = int(self._reference.truncate_dim or self._reference.get_embedding_dimension() or 0)
+        self._padded_attention = self._network.config._attn_implementation
+        self.execution = "buckets"
+        device.settle_weights(self._reference)
+
+    # -- what the load-time check needs ------------------------------------------------------------------------
+
+    def can_pack(self) -> str | None:
+        """Why this architecture can't take a flat row; None when it can."""
+        if not getattr(self._network, "_supports_attention_backend", False):
+            return f"{type(self._network).__name__} has no attention interface"
+        odd = {type(module).__name__ for module in self._reference} - PACKABLE_MODULES
+        return f"modules that need padding: {', '.join(sorted(odd))}" if odd else None
+
+    def use(self, execution: Execution) -> None:
+        """Switch how batches are laid out. Not while a batch is in flight."""
+        packed = execution == "packed"
+        if packed != self._packed:
+            self._network.set_attn_implementation(PACKED_ATTENTION if packed else self._padded_attention)
+        self._packed = packed
+        self._waste = 1.0 if execution == "equal-length" else BUCKET_WASTE
+        self.execution: Execution = execution
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The attention window of local layers, when the architecture has one."""
+        config = self._network.config
+        window = getattr(config, "sliding_window", None) or getattr(config, "local_attention", None)
+        return window if isinstance(window, int) else None
+
+    @property
+    def half(self) -> bool:
+        """Whether the arithmetic is half precision."""
+        return bool(self._dtype.itemsize == 2)
+
+    def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
+        """What sentence-transformers itself computes for each text alone. Only while `use("buckets")` is in force."""
+        self._reference.max_seq_length = self._tokenizer.default_limit.max_tokens
+        return [self._reference.encode(text, show_progress_bar=False) for text in texts]
+
+    def settle(self, execution_reason: str) -> None:
+        """Fix the facts after the load-time check chose the path."""
+        weights = list(self._reference.parameters()) + list(self._reference.buffers())
+        self.facts = ModelFacts(
+            dimensions=self._width,
+            max_tokens=self._tokenizer.default_limit.max_tokens,
+            dtype=str(self._dtype).removeprefix("torch."),
+            execution=self.execution,
+            execution_reason=execution_reason,
+            prompts=tuple(self._prompts),
+            weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
+            activation_bytes_per_token=activation_bytes_per_token(
+                self._network.config.to_dict(), self._dtype.itemsize
+            ),
+        )
+
+    # -- the contract ------------------------------------------------------------------------------------------
+
+    def prepare(self, job: Job) -> list[Prepared]:
+        """Tokenize each text behind its prompt; see Model.prepare."""
+        finish = self._finish(job)
+        prompt = self._prompt(job.prompt_name)
+        texts = [prompt + text for text in job.inputs] if prompt else job.inputs
+        excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
+        items = self._tokenizer.encode(texts, self._limit(job))
+        return [
+            Prepared(
+                token_ids=item.token_ids,
+                type_ids=item.type_ids,
+                prompt_tokens=excluded,
+                finish=finish,
+                truncated=item.truncated,
+            )
+            for item in items
+        ]
+
+    def launch(self, items: Sequence[Prepared]) -> Flight:
+        """Run one batch: vectors `(dim,)`, float32."""
+        forward = self._forward_packed if self._packed else self._forward_padded
+        groups = self._groups(items)
+        with torch.inference_mode():
+            pieces = [forward([items[i] for i in group]) for group in groups]
+            order = [group[i] for group, (_, inner) in zip(groups, pieces, strict=True) for i in inner]
+            vectors = pieces[0][0] if len(pieces) == 1 else torch.cat([vectors for vectors, _ in pieces])
+            return send_vectors(self._device, vectors, order, [item.finish for item in items])
+
+    def close(self) -> None:
+        """Let go of every tensor."""
+        del self._network, self._reference, self._chain
+
+    # -- parts -------------------------------------------------------------------------------------------------
+
+    def _groups(self, items: Sequence[Prepared]) -> list[list[int]]:
+        """Which items share one forward: pooling leaves out one prompt length at a time, and buckets pad little."""
+        groups: dict[int, list[int]] = {}
+        for index, item in enumerate(items):
+            groups.setdefault(item.prompt_tokens, []).append(index)
+        if self._packed:
+            return list(groups.values())
+        return [
+            [group[i] for i in bucket]
+            for group in groups.values()
+            for bucket in buckets([items[i] for i in group], self._waste)
+        ]
+
+    def _forward_packed(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
+        """Vectors `(items, dim)` of one flat row, and which item each vector is of."""
+        row = pack(items, self._offset, self._tokenizer.has_type_ids)
+        arrays = {
+            "input_ids": row.input_ids[None],
+            "position_ids": row.position_ids[None],
+            "seq_idx": row.sequence_ids[None],
+            "cu_seq_lens_q": row.boundaries,
+        }
+        if row.type_ids is not None:
+            arrays["token_type_ids"] = row.type_ids[None]
+        features = self._device.upload(arrays)
+        plan = AttentionPlan(row.runs, features["cu_seq_lens_q"], row.runs[0].length)
+        with attending(plan):
+            return self._vectors(features, items[0].prompt_tokens), row.order.tolist()
+
+    def _forward_padded(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
+        """Vectors `(items, dim)` of one padded rectangle, in the given order."""
+        block = pad(items, self._tokenizer.pad_id, self._tokenizer.has_type_ids)
+        arrays = {"input_ids": block.input_ids, "attention_mask": block.attention_mask}
+        if block.type_ids is not None:
+            arrays["token_type_ids"] = block.type_ids
+        return self._vectors(self._device.upload(arrays), items[0].prompt_tokens), list(range(len(items)))
+
+    def _vectors(self, features: dict[str, object], prompt_tokens: int) -> torch.Tensor:
+        features["modality"] = "text"
+        if prompt_tokens:
+            features["prompt_length"] = prompt_tokens
+        for module in self._chain:
+            features = module(features)
+        vectors = features["sentence_embedding"]
+        assert isinstance(vectors, torch.Tensor)
+        cut = self._reference.truncate_dim
+        return vectors if cut is None else vectors[:, :cut]
+
+    def _finish(self, job: Job) -> Finish:
+        if job.dimensions is not None and not 1 <= job.dimensions <= self._width:
+            raise InvalidDimensions(f"dimensions must be between 1 and {self._width} for this model")
+        normalize = (self._normalizes or job.dimensions is not None) if job.normalize is None else job.normalize
+        return Finish(dimensions=job.dimensions, normalize=normalize)
+
+    def _prompt(self, name: str | None) -> str:
+        if name is None:
+            return self._prompts.get(self._default_prompt or "", "")
+        for candidate in (name, *PROMPT_SYNONYMS.get(name, ())):
+            if candidate in self._prompts:
+                return self._prompts[candidate]
+        names = ", ".join(sorted(self._prompts)) or "none"
+        raise UnknownPrompt(f"this model has no such prompt; its prompts are: {names}")
+
+    def _limit(self, job: Job) -> Limit:
+        default = self._tokenizer.default_limit
+        longest = min(default.max_tokens, job.max_tokens or default.max_tokens)
+        return Limit(max_tokens=longest, truncate=job.truncate, side=job.truncation_side or default.side)
+
+
+def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> SentenceTransformer:
+    reference = SentenceTransformer(
+        str(folder),
+        device=device,
+        trust_remote_code=spec.trust_remote_code,
+        local_files_only=True,
+        model_kwargs={"dtype": dtype},
+    )
+    transformer = reference[0]
+    if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
+        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
+    reference.eval().requires_grad_(False)
+    return reference

@@ -1,0 +1,130 @@
+"""One model's tokenizer, set once and never changed, so that any thread may use it at any time.
+
+transformers' own wrapper changes its inner tokenizer on each call (padding, truncation), which is not safe between
+threads. Here the inner tokenizer is copied once: a `bounded` copy truncates at the model's limit, an `open` copy
+never does.
+
+A text is not tokenized to its end only to be cut: a window of characters is tokenized, and doubled until it holds at
+least twice the limit in tokens (or is the whole text). Tokens that far from the window's edge don't depend on it, so
+the result is that of the whole text at a bounded cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from runtime.errors import InputTooLong
+from runtime.work import Prepared
+
+WINDOW_CHARS_PER_TOKEN = 16
+"""Prose has 4 to 6 characters a token, so the first window nearly always holds twice the limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How much of a text may stay. `side`: the end that is cut off."""
+
+    max_tokens: int
+    truncate: bool = True
+    side: str = "right"
+
+
+class TextTokenizer:
+    """Turns texts into token ids exactly as transformers would for each text alone."""
+
+    def __init__(self, fast: PreTrainedTokenizerFast, max_tokens: int) -> None:
+        self.default_limit = Limit(max_tokens=max_tokens, side=fast.truncation_side)
+        self.has_type_ids = "token_type_ids" in fast.model_input_names
+        self.pad_id = int(fast.pad_token_id or 0)
+        self.special_ids = frozenset(fast.all_special_ids)
+        self._open = _copy(fast)
+        self._bounded = _copy(fast)
+        self._bounded.enable_truncation(max_tokens, direction=fast.truncation_side)
+        self._specials = self._open.num_special_tokens_to_add(False)
+
+    def encode(self, texts: Sequence[str], limit: Limit) -> list[Prepared]:
+        """Token ids of each text, in order.
+
+        Raises InputTooLong when `limit.truncate` is False and a text has more tokens than `limit.max_tokens`.
+        """
+        if limit == self.default_limit:
+            return self._encode_bounded(texts)
+        return [self._encode_open(text, limit, index) for index, text in enumerate(texts)]
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """Leading tokens that `prompt` takes, a closing special token not counted."""
+        ids = self._bounded.encode(prompt).ids
+        return len(ids) - int(bool(ids) and ids[-1] in self.special_ids)
+
+    def _encode_bounded(self, texts: Sequence[str]) -> list[Prepared]:
+        limit = self.default_limit
+        size = limit.max_tokens * WINDOW_CHARS_PER_TOKEN
+        windows = [text if len(text) <= size else _window(text, size, limit.side) for text in texts]
+        encodings = self._bounded.encode_batch_fast(windows)
+        for index, text in enumerate(texts):
+            if len(text) > size and _all_tokens(encodings[index]) < 2 * limit.max_tokens:
+                encodings[index] = self._widen(text, 2 * size, limit)
+        return [self._prepared(encoding, bool(encoding.overflowing)) for encoding in encodings]
+
+    def _widen(self, text: str, size: int, limit: Limit) -> Encoding:
+        while True:
+            encoding = self._bounded.encode_batch_fast([_window(text, size, limit.side)])[0]
+            if size >= len(text) or _all_tokens(encoding) >= 2 * limit.max_tokens:
+                return encoding
+            size *= 2
+
+    def _encode_open(self, text: str, limit: Limit, index: int) -> Prepared:
+        """The rarer limits: another length, the other side, or none."""
+        size = limit.max_tokens * WINDOW_CHARS_PER_TOKEN
+        while True:
+            encoding = self._open.encode_batch_fast([_window(text, size, limit.side)], add_special_tokens=False)[0]
+            if size >= len(text) or len(encoding) >= 2 * limit.max_tokens:
+                break
+            size *= 2
+        room = limit.max_tokens - self._specials
+        too_long = len(encoding) > room
+        if too_long and not limit.truncate:
+            raise InputTooLong(_too_long(index, len(encoding) + self._specials, size < len(text), limit.max_tokens))
+        if too_long:
+            encoding.truncate(max(room, 0), direction=limit.side)
+        return self._prepared(self._open.post_process(encoding), too_long)
+
+    def _prepared(self, encoding: Encoding, truncated: bool) -> Prepared:
+        type_ids = np.array(encoding.type_ids, dtype=np.int32) if self.has_type_ids else None
+        return Prepared(
+            token_ids=np.array(encoding.ids, dtype=np.int32),
+            type_ids=type_ids if type_ids is not None and type_ids.any() else None,
+            truncated=truncated,
+        )
+
+
+def _copy(fast: PreTrainedTokenizerFast) -> Tokenizer:
+    copy = Tokenizer.from_str(fast.backend_tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    copy.encode_special_tokens = fast.backend_tokenizer.encode_special_tokens
+    return copy
+
+
+def _window(text: str, size: int, side: str) -> str:
+    return text[:size] if side == "right" else text[-size:]
+
+
+def _all_tokens(encoding: Encoding) -> int:
+    """Tokens of the whole window: those kept and those cut off."""
+    return len(encoding) + sum(len(rest) for rest in _pieces(encoding))
+
+
+def _pieces(encoding: Encoding) -> Iterable[Encoding]:
+    overflow: Iterable[Encoding] = encoding.overflowing
+    return overflow
+
+
+def _too_long(index: int, tokens: int, more: bool, max_tokens: int) -> str:
+    least = "at least " if more else ""
+    return f"input {index} has {least}{tokens} tokens; the limit is {max_tokens} (set truncate to cut it)"

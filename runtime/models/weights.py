@@ -1,0 +1,81 @@
+"""A checkpoint's files: where they are, and how many bytes its weights take once loaded.
+
+The safetensors header alone tells the size (8 bytes of length, then JSON:
+https://github.com/huggingface/safetensors#format), so admission can decide before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import SourceNotFound
+from runtime.models.limits import activation_bytes_per_token
+from runtime.registry import ModelSpec
+from runtime.sources import resolve_source
+
+DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+TORCH_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+NEVER_LOADED = ("*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "coreml/*", "*.tflite")
+"""Files of other runtimes, which often outweigh the checkpoint itself."""
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+_MAX_HEADER_BYTES = 100 * 2**20
+
+
+def predicted_weight_bytes(folder: Path, dtype: str) -> int:
+    """Bytes of all weights under `folder` when loaded as `dtype`; other formats count at their file size.
+
+    Raises SourceNotFound when there are no weights at all.
+    """
+    files = sorted(folder.rglob("*.safetensors"))
+    if files:
+        return sum(_loaded_bytes(entry, dtype) for file in files for entry in _header_entries(file))
+    others = [file for pattern in ("*.bin", "*.pt") for file in folder.rglob(pattern)]
+    if not others:
+        raise SourceNotFound(f"no weights (*.safetensors, *.bin) under {folder.name}")
+    return sum(file.stat().st_size for file in others)
+
+
+def _header_entries(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > _MAX_HEADER_BYTES:
+            raise SourceNotFound(f"{file.name} is not a safetensors file")
+        header: dict[str, Any] = json.loads(stream.read(length))
+    return (entry for name, entry in header.items() if name != "__metadata__")
+
+
+def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:
+    stored = str(entry["dtype"])
+    size = TORCH_BYTES.get(dtype, 4) if stored in _FLOATS else DTYPE_BYTES.get(stored, 4)
+    return math.prod(entry["shape"]) * size
+
+
+def activation_prior_bytes(folder: Path, dtype: str) -> int:
+    """Predicted workspace of one token, from the checkpoint's config alone."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        config = {}
+    return activation_bytes_per_token(config, TORCH_BYTES.get(dtype, 4))
+
+
+def find_files(spec: ModelSpec) -> Path:
+    """The folder with the model's files, fetched from the hub when the source is a hub id. May take minutes.
+
+    Raises SourceNotFound.
+    """
+    source = resolve_source(spec)
+    if isinstance(source, Path):
+        return source
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, revision=spec.revision, ignore_patterns=list(NEVER_LOADED)))
+    except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise SourceNotFound(f"{spec.id}: can't be fetched from the hub ({type(error).__name__})") from error

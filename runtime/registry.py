@@ -1,0 +1,191 @@
+"""What is to be served: the registry's keys, their types, defaults and limits, as frozen sections.
+
+`configuration.py` reads files, flags and variables into these. What is "auto" is resolved at load, where the
+device is known.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from runtime.work import Task
+
+Dtype = Literal["auto", "float32", "float16", "bfloat16"]
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LogFormat = Literal["auto", "plain", "json"]
+
+BYTES_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+UNIT_EXPECTED_BELOW = 2**20
+"""Fewer bytes than this hold no model: such a number lacks its unit."""
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes in a size such as `8GiB`, `512MB`, `1.5 Gi` or `8589934592`. Raises ValueError.
+
+    k, M, G and T are powers of 1000, and with an i of 1024.
+    """
+    match = BYTES_FORM.fullmatch(str(size).strip())
+    if isinstance(size, bool) or match is None:
+        raise ValueError(f"{size!r} is no size: write one such as 8GiB or 512MB")
+    number, prefix, binary = match.groups()
+    exponent = " kmgt".index(prefix.lower()) if prefix else 0
+    count = int(float(number) * (1024 if binary else 1000) ** exponent) if prefix else int(float(number))
+    if not prefix and count < UNIT_EXPECTED_BELOW:
+        raise ValueError(f"{size!r} is a size of {count} bytes: write its unit, such as 8GiB")
+    return count
+
+
+def basename(name: str) -> str:
+    """The last part of an id, in lower case: how people name a model when they leave its owner out."""
+    return name.rstrip("/").rpartition("/")[2].casefold()
+
+
+class Section(BaseModel):
+    """A part of the registry: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelSpec(Section):
+    """One model to serve."""
+
+    id: str = Field(
+        min_length=1, description="The id that clients send: a hub id, a folder or a name of your own."
+    )
+    source: str | None = Field(
+        None,
+        description="Where the files are: a hub id, a folder, `package:MODULE/PATH` inside an installed"
+        " Python package, or `cache:NAME` among the fetched demo models. Default: the id itself.",
+    )
+    revision: str | None = Field(None, description="Hub commit or tag to pin.")
+    task: Task = Field(Task.EMBED, description="What the model does.")
+    served_name: str | None = Field(
+        None, min_length=1, description="The name shown and answered instead of the id."
+    )
+    aliases: tuple[str, ...] = Field((), description="More names that reach this model.")
+    dtype: Dtype = Field("auto", description="Weights and arithmetic; auto: fp32 on CPU, bf16 on a GPU.")
+    max_batch_tokens: int | None = Field(
+        None, ge=1, description="Most tokens in one batch; default by device."
+    )
+    max_length: int | None = Field(
+        None, ge=2, description="Most tokens of one input; default: the model's own."
+    )
+    required: bool = Field(True, description="The server is ready only when every required model is.")
+    trust_remote_code: bool = Field(False, description="Run Python code that comes with the checkpoint.")
+    accept_token_ids: bool = Field(False, description="Take inputs that are already this model's token ids.")
+    prompts: dict[str, str] = Field({}, description="Prompts by name, beside or instead of the model's own.")
+    default_prompt: str | None = Field(None, description="Name of the prompt used when a request names none.")
+    execution: Literal["auto", "packed", "buckets"] = Field(
+        "auto",
+        description="packed: no padding at all; buckets: padded by at most 10 %; auto: packed if exact.",
+    )
+    slo_ms: float = Field(
+        100.0, gt=0, description="How soon an online request should be answered, milliseconds."
+    )
+    weight: float = Field(
+        1.0, gt=0, description="Share of the device among bulk work, relative to other models."
+    )
+
+    @property
+    def name(self) -> str:
+        """The name shown in `/v1/models` and in answers."""
+        return self.served_name or self.id
+
+    @property
+    def location(self) -> str:
+        """The source, or the id where no source is given."""
+        return self.source or self.id
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name that reaches the model exactly."""
+        return frozenset((self.id, self.name, *self.aliases))
+
+
+class ServerSettings(Section):
+    """The HTTP edge and its limits."""
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(7997, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    http: Literal["hypercorn", "uvicorn"] = Field("hypercorn", description="HTTP server.")
+    max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
+    max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
+    drain_timeout_s: float = Field(
+        60.0, ge=0, description="Longest time that requests in flight get on SIGTERM."
+    )
+
+
+class LogSettings(Section):
+    """What the process says of itself, on standard error."""
+
+    level: LogLevel = Field("info", description="Least severe messages that are logged.")
+    format: LogFormat = Field(
+        "auto", description="json: one object a line; auto: coloured on a terminal, plain lines elsewhere."
+    )
+
+
+def spec_of_id(entry: object) -> object:
+    """A model written as a plain string is its id."""
+    return {"id": entry} if isinstance(entry, str) else entry
+
+
+ModelEntry = Annotated[ModelSpec, BeforeValidator(spec_of_id, json_schema_input_type=ModelSpec | str)]
+
+
+class RuntimeConfig(Section):
+    """Everything the process needs to know, in one place."""
+
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="Where models run.")
+    memory_budget: str | int | None = Field(
+        None, description="Bytes for all models together, such as 8GiB; default: 90 % of the device's memory."
+    )
+    max_queue_ms: float = Field(
+        30_000.0, gt=0, description="Most predicted wait in a model's online queue, ms."
+    )
+    max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait in a bulk queue, ms.")
+    idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
+    cpu_lanes: int | None = Field(
+        None, ge=1, description="Batches run side by side on CPU; default: the cores."
+    )
+    tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
+    server: ServerSettings = Field(
+        default_factory=ServerSettings, description="The HTTP edge and its limits."
+    )
+    log: LogSettings = Field(default_factory=LogSettings, description="What the process says of itself.")
+    models: tuple[ModelEntry, ...] = Field((), description="The models to serve; a plain string is an id.")
+
+    @field_validator("memory_budget", mode="before")
+    @classmethod
+    def _is_a_size(cls, size: Any) -> Any:
+        if size is not None:
+            parse_bytes(size)
+        return size
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        owners: dict[str, int] = {}
+        for position, spec in enumerate(self.models):
+            for name in sorted(spec.names):
+                other = owners.setdefault(name, position)
+                if other != position:
+                    raise ValueError(
+                        f"models[{other}] and models[{position}] share the name {name!r}:"
+                        " ids, served names and aliases must be unique"
+                    )
+        return self
+
+    @property
+    def memory_budget_bytes(self) -> int | None:
+        """The budget in bytes; None: the device decides."""
+        return None if self.memory_budget is None else parse_bytes(self.memory_budget)
+
+    def find(self, name: str) -> ModelSpec | None:
+        """The model of that id, served name or alias; else the only one with that last part, in any case."""
+        exact = [spec for spec in self.models if name in spec.names]
+        if exact:
+            return exact[0]
+        namesakes = [spec for spec in self.models if name.casefold() in map(basename, spec.names)]
+        return namesakes[0] if len(namesakes) == 1 else None

@@ -1,0 +1,114 @@
+"""Loads models one at a time in a thread of their own, warms them up and measures them. Serving never stops for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from runtime.admission import Admission
+from runtime.devices.base import Device
+from runtime.errors import CotenantError
+from runtime.metering import Metering
+from runtime.models.base import Model
+from runtime.registry import ModelSpec
+from runtime.scheduling import CostLine
+from runtime.work import Footprint, Job, Prepared
+from runtime.worker import State, Worker
+
+log = logging.getLogger(__name__)
+
+PROBE_TEXT = "a sentence of ten words that warms the model up"
+WARM_UP_SHARES = (0.05, 0.5, 1.0)
+"""Parts of the batch budget at which a fresh model is timed."""
+REPEATS = 2
+"""The first run of a size also pays for memory and kernels; the best counts."""
+
+
+class Residency:
+    """Brings workers to READY or FAILED, one after another."""
+
+    def __init__(self, admission: Admission, metering: Metering, device: Device, loader: ThreadPoolExecutor) -> None:
+        """`loader`: a pool of one thread, so that one load runs at a time."""
+        self._admission = admission
+        self._metering = metering
+        self._device = device
+        self._loader = loader
+
+    async def load_all(self, workers: Iterable[Worker], loaded: Callable[[Worker], None]) -> None:
+        """Load each worker in turn; `loaded` is called on the loop after each, whether it went well or not."""
+        for worker in workers:
+            await self.load(worker)
+            loaded(worker)
+
+    async def load(self, worker: Worker) -> None:
+        """Load one worker. A failure is its state, never an exception."""
+        worker.state, worker.detail = State.LOADING, None
+        started_s = time.perf_counter()
+        try:
+            loop = asyncio.get_running_loop()
+            model, footprint, cost = await loop.run_in_executor(self._loader, self._load, worker.spec)
+        except Exception as error:
+            self._admission.forget(worker.spec.id)
+            worker.state, worker.detail = State.FAILED, _reason(error)
+            log.error("%s failed to load: %s", worker.spec.name, worker.detail, exc_info=_unexpected(error))
+        else:
+            worker.budget_tokens = worker.spec.max_batch_tokens or self._device.default_batch_tokens
+            worker.device_name = self._device.name
+            worker.footprint, worker.cost, worker.model = footprint, cost, model
+            worker.state = State.READY
+        worker.loaded_s = time.perf_counter() - started_s
+        self._metering.observe_load(worker.spec.name, worker.loaded_s)
+        if worker.model is not None:
+            log.info(
+                "%s is ready after %.1f s: %s", worker.spec.name, worker.loaded_s, worker.model.facts.execution_reason
+            )
+
+    # -- in the loader thread -----------------------------------------------------------------------------------
+
+    def _load(self, spec: ModelSpec) -> tuple[Model, Footprint, CostLine]:
+        from runtime.models.loading import load_model
+        from runtime.models.weights import activation_prior_bytes, find_files, predicted_weight_bytes
+
+        folder: Path = find_files(spec)
+        dtype = self._device.default_dtype if spec.dtype == "auto" else spec.dtype
+        budget = spec.max_batch_tokens or self._device.default_batch_tokens
+        predicted = Footprint(
+            weight_bytes=predicted_weight_bytes(folder, dtype),
+            activation_bytes=activation_prior_bytes(folder, dtype) * budget,
+        )
+        self._admission.reserve(spec.id, predicted)
+        model = load_model(spec, folder, self._device)
+        footprint = Footprint(
+            weight_bytes=model.facts.weight_bytes,
+            activation_bytes=model.facts.activation_bytes_per_token * budget,
+            measured=True,
+        )
+        self._admission.settle(spec.id, footprint)
+        return model, footprint, self._warm_up(model, spec, budget)
+
+    def _warm_up(self, model: Model, spec: ModelSpec, budget: int) -> CostLine:
+        """Run a few sizes and fit the cost line that scheduling and admission start from."""
+        probe = model.prepare(Job(id="warm-up", model=spec.id, task=spec.task, inputs=[PROBE_TEXT]))[0]
+        points = []
+        for share in WARM_UP_SHARES:
+            items = [probe] * max(1, int(budget * share) // probe.tokens)
+            points.append((len(items) * probe.tokens, min(self._time_ms(model, items) for _ in range(REPEATS))))
+        return CostLine.fit(points)
+
+    def _time_ms(self, model: Model, items: list[Prepared]) -> float:
+        started_s = time.perf_counter()
+        with self._device.working(alone=False):
+            model.launch(items).land()
+        return (time.perf_counter() - started_s) * 1000.0
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, CotenantError) else f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def _unexpected(error: Exception) -> Exception | None:
+    return None if isinstance(error, CotenantError) else error

@@ -1,0 +1,65 @@
+"""From whatever a client calls a model to the one worker that is meant. Never answers with another model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.errors import ConfigurationError, ModelNotFound, ModelRequired, UnsupportedCapability
+from runtime.work import Task
+from runtime.worker import Worker
+
+UNNAMED = frozenset({"", "default/not-specified"})
+"""What clients send that mean no model at all (the second is Infinity's default)."""
+
+
+class Router:
+    """Names to workers: id, served name, alias, then a basename that only one model has, in any case."""
+
+    def __init__(self, workers: Iterable[Worker]) -> None:
+        self.workers = list(workers)
+        self._exact: dict[str, Worker] = {}
+        for worker in self.workers:
+            for name in dict.fromkeys((worker.spec.id, worker.spec.name, *worker.spec.aliases)):
+                if name in self._exact:
+                    raise ConfigurationError(f"two models answer to the name {name}")
+                self._exact[name] = worker
+        self._by_basename: dict[str, set[str]] = {}
+        for name, worker in self._exact.items():
+            self._by_basename.setdefault(_basename(name), set()).add(worker.spec.id)
+
+    def resolve(self, name: str | None, task: Task) -> Worker:
+        """The worker that `name` means.
+
+        Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability.
+        """
+        if name is None or name in UNNAMED:
+            return self._only_one_for(task)
+        worker = self._exact.get(name) or self._unique_basename(name)
+        if worker is None:
+            raise ModelNotFound(f"no such model here; served: {self._names()}")
+        if worker.spec.task is not task:
+            raise UnsupportedCapability(f"{worker.spec.name} can {worker.spec.task}, not {task}")
+        return worker
+
+    def by_id(self, model_id: str) -> Worker:
+        """The worker of a registry id that was resolved before."""
+        return self._exact[model_id]
+
+    def _only_one_for(self, task: Task) -> Worker:
+        able = [worker for worker in self.workers if worker.spec.task is task]
+        if len(able) == 1:
+            return able[0]
+        if not able:
+            raise UnsupportedCapability(f"no model here can {task}")
+        raise ModelRequired(f"name a model; those that can {task}: {self._names(able)}")
+
+    def _unique_basename(self, name: str) -> Worker | None:
+        ids = self._by_basename.get(_basename(name), set())
+        return self._exact[next(iter(ids))] if len(ids) == 1 and "/" not in name else None
+
+    def _names(self, workers: Iterable[Worker] | None = None) -> str:
+        return ", ".join(worker.spec.name for worker in (self.workers if workers is None else workers))
+
+
+def _basename(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1].lower()

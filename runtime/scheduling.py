@@ -1,0 +1,115 @@
+"""Who runs next and how much: decided from what waits and what time it is. Knows no device and no thread.
+
+Online work goes first, the queue with the least slack before the others (its due time minus the time it needs).
+Bulk work shares what is left by weighted fair queueing on measured device time (start-time fair queueing, Goyal et
+al. 1996): a queue's virtual time grows by milliseconds / weight, the least goes first, and a queue that wakes starts
+at the present so that idling earns no credit. A minimum share keeps bulk alive under endless online work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from runtime.work import Choice, Lane, Waiting
+
+BULK_MIN_SHARE = 0.10
+"""Of the device time while both lanes wait, what online work can't take from bulk work."""
+CONTENTION_MEMORY_MS = 5_000.0
+"""Device time over which that share is kept; older time fades."""
+
+
+@dataclass(slots=True)
+class CostLine:
+    """Device milliseconds of a batch of T tokens: `fixed_ms + ms_per_token * T`, refined from every batch.
+
+    Recursive least squares with exponential forgetting on (1, T) would chase noise on so few distinct sizes; the slope
+    alone is followed, by an exponential mean of what each batch says about it.
+    """
+
+    fixed_ms: float = 2.0
+    ms_per_token: float = 0.2
+    rate: float = 0.05
+
+    def predict_ms(self, tokens: int) -> float:
+        """Predicted device time of one batch."""
+        return self.fixed_ms + self.ms_per_token * tokens
+
+    def learn(self, tokens: int, device_ms: float) -> None:
+        """Move the slope towards what a batch of at least 64 tokens measured."""
+        if tokens >= 64:
+            slope = max(device_ms - self.fixed_ms, 0.0) / tokens
+            self.ms_per_token += self.rate * (slope - self.ms_per_token)
+
+    @staticmethod
+    def fit(points: Sequence[tuple[int, float]]) -> CostLine:
+        """Least squares through (tokens, milliseconds); at least two different sizes."""
+        n = len(points)
+        mean_t = sum(t for t, _ in points) / n
+        mean_ms = sum(ms for _, ms in points) / n
+        spread = sum((t - mean_t) ** 2 for t, _ in points)
+        slope = sum((t - mean_t) * (ms - mean_ms) for t, ms in points) / spread if spread else 0.0
+        slope = max(slope, 1e-6)
+        return CostLine(fixed_ms=max(mean_ms - slope * mean_t, 0.0), ms_per_token=slope)
+
+
+class Policy(Protocol):
+    """Chooses among queues; told afterwards what its choice cost."""
+
+    def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
+        """Whose turn it is; None when nothing in `waiting` may run."""
+
+    def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
+        """A batch of `model` took `device_ms`. `contended`: both lanes were waiting when it was chosen."""
+
+
+@dataclass(slots=True)
+class FairShare:
+    """Least slack online, fair shares in bulk, a minimum share for bulk."""
+
+    weights: dict[str, float] = field(default_factory=dict)
+    predict_ms: dict[str, CostLine] = field(default_factory=dict)
+    bulk_min_share: float = BULK_MIN_SHARE
+    _virtual_ms: dict[str, float] = field(default_factory=dict)
+    _now_virtual_ms: float = 0.0
+    _contended_ms: dict[Lane, float] = field(default_factory=lambda: dict.fromkeys(Lane, 0.0))
+
+    def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
+        """See Policy.choose."""
+        online = [queue for queue in waiting if queue.lane is Lane.ONLINE]
+        bulk = [queue for queue in waiting if queue.lane is Lane.BULK]
+        if online and not (bulk and self._bulk_is_starved()):
+            return self._take(min(online, key=lambda queue: self._slack_s(queue, now_s)))
+        if bulk:
+            return self._take(min(bulk, key=self._virtual_start))
+        return None
+
+    def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
+        """See Policy.charge."""
+        if lane is Lane.BULK:
+            start = max(self._virtual_ms.get(model, 0.0), self._now_virtual_ms)
+            self._now_virtual_ms = start
+            self._virtual_ms[model] = start + device_ms / self.weights.get(model, 1.0)
+        if contended:
+            fade = max(0.0, 1.0 - device_ms / CONTENTION_MEMORY_MS)
+            for each in Lane:
+                self._contended_ms[each] *= fade
+            self._contended_ms[lane] += device_ms
+
+    def _slack_s(self, queue: Waiting, now_s: float) -> float:
+        cost = self.predict_ms.get(queue.model)
+        needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens)) if cost else 0.0
+        return queue.due_s - now_s - needed_ms / 1000.0
+
+    def _virtual_start(self, queue: Waiting) -> float:
+        return max(self._virtual_ms.get(queue.model, 0.0), self._now_virtual_ms)
+
+    def _bulk_is_starved(self) -> bool:
+        total = sum(self._contended_ms.values())
+        # A short history says nothing: one online batch would look like 100 %.
+        return total > 100.0 and self._contended_ms[Lane.BULK] < self.bulk_min_share * total
+
+    @staticmethod
+    def _take(queue: Waiting) -> Choice:
+        return Choice(queue.model, queue.lane, queue.budget_tokens)

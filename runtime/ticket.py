@@ -1,0 +1,70 @@
+"""One Job on its way: gathers its rows from however many batches they rode in, then completes its future once.
+
+Lives on the event loop only; no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from runtime.batch_queue import Entry
+from runtime.work import Job, Prepared, Result, Row, Timings
+
+
+class Ticket:
+    """Waits for every row of a Job, or for the first error."""
+
+    def __init__(self, job: Job, slo_s: float) -> None:
+        self.job = job
+        self.started_s = time.perf_counter()
+        self.due_s = self.started_s + slo_s
+        self.timings = Timings()
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.entries: list[Entry] = []
+        self._rows: list[Row | None] = []
+        self._missing = 0
+        self._last_landed_s = 0.0
+
+    def open(self, prepared: Sequence[Prepared]) -> list[Entry]:
+        """Entries for the queue, one for each input."""
+        now = time.perf_counter()
+        self.timings.prepare_ms = (now - self.started_s) * 1000.0
+        self.entries = [Entry(item, self, index, now, self.due_s) for index, item in enumerate(prepared)]
+        self._rows = [None] * len(prepared)
+        self._missing = len(prepared)
+        return self.entries
+
+    def ran(self, *, queue_ms: float, device_ms: float, share_ms: float, landed_s: float) -> None:
+        """One batch that held some of this Job's inputs is done."""
+        self.timings.queue_ms = max(self.timings.queue_ms, queue_ms)
+        self.timings.device_ms = max(self.timings.device_ms, device_ms)
+        self.timings.device_share_ms += share_ms
+        self._last_landed_s = max(self._last_landed_s, landed_s)
+
+    def land(self, index: int, row: Row) -> None:
+        """Row `index` is here; the last one completes the future."""
+        self._rows[index] = row
+        self._missing -= 1
+        if self._missing == 0 and not self.future.done():
+            self.future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """The Job can't be answered; the first error counts."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def result(self) -> Result:
+        """The rows in the order of the inputs. Only after the future is done well."""
+        now = time.perf_counter()
+        self.timings.deliver_ms = (now - self._last_landed_s) * 1000.0 if self._last_landed_s else 0.0
+        self.timings.total_ms = (now - self.started_s) * 1000.0
+        rows = [row for row in self._rows if row is not None]
+        return Result(
+            model=self.job.model,
+            rows=rows,
+            tokens=sum(entry.prepared.tokens for entry in self.entries),
+            truncated_inputs=sum(entry.prepared.truncated for entry in self.entries),
+            timings=self.timings,
+        )

@@ -1,0 +1,148 @@
+"""The nouns of a request's life: Job, Item, Batch, Result, Lane, Task, Timings.
+
+A Job is what the edge asks for; preparation turns each of its inputs into an Item; the executor forms a Batch of
+Items (of one model, perhaps of many Jobs); the rows that come back make up the Job's Result. Knows numpy only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = NDArray[Any]
+"""What a model gives for one input: `(dim,)` for an embedding, `(tokens, dim)` for a multi-vector."""
+
+
+class Lane(enum.StrEnum):
+    """Who waits behind whom: a person waits online, an index is built in bulk."""
+
+    ONLINE = "online"
+    BULK = "bulk"
+
+
+class Task(enum.StrEnum):
+    """What a model can do for a Job."""
+
+    EMBED = "embed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request, parsed and validated, with its defaults resolved. Immutable."""
+
+    id: str
+    model: str
+    """The registry id of the model, already resolved by the router."""
+    task: Task
+    inputs: Sequence[str]
+    lane: Lane = Lane.ONLINE
+    dimensions: int | None = None
+    """Cut every vector to its first `dimensions` numbers, then normalise. None: the model's own width."""
+    normalize: bool | None = None
+    """True or False override the model's own normalisation; None keeps what the model does."""
+    prompt_name: str | None = None
+    """One of the model's prompts; None: the model's default prompt (mostly none)."""
+    truncate: bool = True
+    """Cut over-long inputs at the model's limit; False refuses them."""
+    truncation_side: str | None = None
+    """`right` cuts off the end of an over-long input, `left` its beginning; None: as the model's tokenizer does."""
+    max_tokens: int | None = None
+    """A smaller limit than the model's own, special tokens included."""
+    tenant: str = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """How rows end on the device: cut to `dimensions`, then divided by their length if `normalize`."""
+
+    dimensions: int | None = None
+    normalize: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """One input ready for the device: token ids and what they cost."""
+
+    token_ids: NDArray[np.int32]
+    """`(tokens,)`, special tokens included."""
+    type_ids: NDArray[np.int32] | None = None
+    """`(tokens,)` segment ids where the model has them and they aren't all zero."""
+    prompt_tokens: int = 0
+    """Leading tokens that pooling must leave out (models with `include_prompt: false`)."""
+    finish: Finish = Finish()
+    truncated: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Cost in tokens."""
+        return int(self.token_ids.shape[0])
+
+
+@dataclass(slots=True, kw_only=True)
+class Timings:
+    """Where one Job's milliseconds went; stages that many batches shared are the longest of them."""
+
+    prepare_ms: float = 0.0
+    queue_ms: float = 0.0
+    device_ms: float = 0.0
+    deliver_ms: float = 0.0
+    total_ms: float = 0.0
+    device_share_ms: float = 0.0
+    """Device time charged to the Job: each batch's milliseconds times the Job's share of its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A Job's rows in the order of its inputs, with what they cost."""
+
+    model: str
+    rows: Sequence[Row]
+    tokens: int
+    truncated_inputs: int
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What the scheduling policy may know of one queue lane: no entries, only sums. Times in seconds."""
+
+    model: str
+    lane: Lane
+    items: int
+    tokens: int
+    first_tokens: int
+    """Cost of the item at the front: the least that can be taken."""
+    due_s: float
+    """When the oldest entry should be answered, on the engine's clock."""
+    budget_tokens: int
+    """The largest batch that memory and the model's settings allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The policy's answer: whose turn it is and how much of the queue to take."""
+
+    model: str
+    lane: Lane
+    max_tokens: int
+
+
+Metadata = Mapping[str, Any]
+"""Facts about a model that are shown, never computed with."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Footprint:
+    """Bytes a model holds or may need on its device."""
+
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    """The largest batch's workspace in one lane."""
+    measured: bool = False
+    """False: predicted from the checkpoint's headers; True: read after loading."""
+    notes: Sequence[str] = field(default_factory=tuple)

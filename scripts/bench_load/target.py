@@ -1,0 +1,121 @@
+"""What is measured: a server's address, the request bytes it gets, and whether its answers are right."""
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from scripts.bench_load.connection import Answer
+
+# Parsing every answer in full would cost the cores that the server needs; the rest are counted.
+FULL_CHECK_EVERY = 16
+
+
+class PreparedRequest(NamedTuple):
+    """A request's bytes, and how many vectors its answer must hold."""
+
+    payload: bytes
+    texts: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One server, with the fields its requests carry.
+
+    `bulk_lane` marks indexing requests with `"priority": 1` and `x-lane: bulk`: only for a server that knows
+    them (vLLM refuses a priority unless it is started with that scheduling policy).
+    """
+
+    name: str
+    url: str
+    model: str
+    path: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    encoding: str = "float"
+    bulk_lane: bool = False
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).hostname or "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 80
+
+    def query(self, text: str) -> PreparedRequest:
+        return self._prepare([text], bulk=False)
+
+    def indexing(self, texts: Sequence[str]) -> PreparedRequest:
+        return self._prepare(texts, bulk=self.bulk_lane)
+
+    def _prepare(self, texts: Sequence[str], *, bulk: bool) -> PreparedRequest:
+        lane = {"priority": 1} if bulk else {}
+        content = {
+            "model": self.model,
+            "input": list(texts),
+            "encoding_format": self.encoding,
+            **self.fields,
+            **lane,
+        }
+        body = json.dumps(content, ensure_ascii=False).encode()
+        head = [
+            f"POST {urlsplit(self.url).path.rstrip('/')}{self.path} HTTP/1.1",
+            f"Host: {self.host}:{self.port}",
+            "Content-Type: application/json",
+            "Accept: application/json",
+            f"Content-Length: {len(body)}",
+            *(["x-lane: bulk"] if bulk else []),
+        ]
+        return PreparedRequest("\r\n".join([*head, "", ""]).encode() + body, len(texts))
+
+
+class AnswerCheck:
+    """Counts the vectors of every answer, and reads one answer in sixteen in full."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._seen = 0
+
+    def fault(self, answer: Answer, texts: int) -> str | None:
+        """What is wrong with the answer, or None."""
+        self._seen += 1
+        if answer.status != 200:
+            return f"status {answer.status}: {answer.body[:200].decode(errors='replace')}"
+        vectors = answer.body.count(b'"embedding":')
+        if vectors != texts:
+            return f"{vectors} vectors for {texts} texts"
+        if self._seen % FULL_CHECK_EVERY == 1:
+            found = vector_lengths(answer.body)
+            if found != [self._dimensions] * texts:
+                return f"vectors of {sorted(set(found))} numbers, expected {self._dimensions}"
+        return None
+
+
+def vector_lengths(body: bytes) -> list[int]:
+    """The length of each vector of an OpenAI-shaped answer, ordered by its `index`.
+
+    Raises:
+        ValueError: not such an answer, an index is missing, or a number is not finite.
+    """
+    data = sorted(json.loads(body)["data"], key=lambda item: int(item["index"]))
+    if [item["index"] for item in data] != list(range(len(data))):
+        raise ValueError("the indices are not 0 to n - 1")
+    return [_length(item["embedding"]) for item in data]
+
+
+def _length(embedding: str | list[float]) -> int:
+    if isinstance(embedding, str):
+        return len(base64.b64decode(embedding)) // 4
+    if not all(map(math.isfinite, embedding)):
+        raise ValueError("a vector holds a number that is not finite")
+    return len(embedding)
+
+
+def reported_tokens(body: bytes) -> int:
+    """`usage.total_tokens` without parsing the answer, 0 where absent. Some servers count characters."""
+    _, found, rest = body.rpartition(b'"total_tokens":')
+    digits = rest[:24].lstrip().partition(b",")[0].partition(b"}")[0].strip()
+    return int(digits) if found and digits.isdigit() else 0

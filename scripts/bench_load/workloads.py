@@ -1,0 +1,134 @@
+"""The fixed workloads: which requests, how many at once, and which figures come out."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from itertools import cycle
+
+from scripts.bench_load.corpus import SEED, Corpus
+from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
+from scripts.bench_load.load import Exchange, Load, Span
+from scripts.bench_load.processor import CoreWatch
+from scripts.bench_load.target import Target
+
+INDEX_IN_FLIGHT = 4
+MIXED_QUERIES_PER_S = 20.0
+# After the span every measured request is waited for; a server that answers none of them ends the run.
+DRAIN_LIMIT_S = 120.0
+FAULT_SAMPLES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long each measurement takes: the load runs `warmup_s` before anything counts."""
+
+    warmup_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One measurement to be made; `dimensions` is the length of the target's vectors."""
+
+    workload: str
+    target: Target
+    dimensions: int
+    corpus: Corpus
+    pace: Pace
+    round: int
+
+
+Figures = dict[str, float]
+Run = Callable[[Case, Load], Coroutine[None, None, tuple[Figures, list[Exchange]]]]
+
+
+async def measure(case: Case) -> Measurement:
+    """Runs one workload against one target.
+
+    Raises:
+        TimeoutError: requests due within the span were not answered within `DRAIN_LIMIT_S` after it.
+    """
+    watch = CoreWatch(case.target.port)
+    begin_s = time.perf_counter() + case.pace.warmup_s
+    load = Load(case.target, case.dimensions, Span(begin_s, begin_s + case.pace.seconds))
+    try:
+        async with asyncio.timeout(case.pace.warmup_s + case.pace.seconds + DRAIN_LIMIT_S):
+            figures, exchanges = await WORKLOADS[case.workload](case, load)
+    finally:
+        load.pool.close()
+    measured = within(exchanges, load.span)
+    faults = [exchange.fault for exchange in measured if exchange.fault]
+    return Measurement(
+        workload=case.workload,
+        target=case.target.name,
+        round=case.round,
+        figures=figures,
+        requests=len(measured),
+        faults=len(faults),
+        fault_samples=tuple(sorted(set(faults))[:FAULT_SAMPLES]),
+        cores=watch.cores(),
+    )
+
+
+def _queries(clients: int) -> Run:
+    async def run(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+        requests = cycle([case.target.query(text) for text in case.corpus.queries])
+        exchanges = await load.closed_loop(requests, clients)
+        measured = within(exchanges, load.span)
+        figures = {
+            "queries_per_s": rate_per_s(exchanges, load.span),
+            "p50_ms": latency_ms(measured, 0.50),
+            "p95_ms": latency_ms(measured, 0.95),
+            "p99_ms": latency_ms(measured, 0.99),
+        }
+        return figures, exchanges
+
+    return run
+
+
+async def _index(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    requests = cycle([case.target.indexing(texts) for texts in case.corpus.requests])
+    exchanges = await load.closed_loop(requests, INDEX_IN_FLIGHT)
+    return _index_figures(exchanges, load.span), exchanges
+
+
+async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    indexing = cycle([case.target.indexing(texts) for texts in case.corpus.requests])
+    queries = cycle([case.target.query(text) for text in case.corpus.queries])
+    async with asyncio.TaskGroup() as loads:
+        bulk = loads.create_task(load.closed_loop(indexing, INDEX_IN_FLIGHT))
+        online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
+    measured = within(online.result(), load.span)
+    figures = {
+        "queries": len(measured),
+        "query_p50_ms": latency_ms(measured, 0.50),
+        "query_p95_ms": latency_ms(measured, 0.95),
+        **_index_figures(bulk.result(), load.span),
+    }
+    return figures, [*online.result(), *bulk.result()]
+
+
+def _index_figures(exchanges: list[Exchange], span: Span) -> Figures:
+    tokens_per_s = rate_per_s(exchanges, span, tokens=True)
+    reported = {"usage_per_s": tokens_per_s} if tokens_per_s else {}
+    return {"texts_per_s": rate_per_s(exchanges, span), **reported}
+
+
+def _arrivals_s(round_number: int) -> Iterator[float]:
+    """A Poisson stream, the same for every target within a round."""
+    chooser = random.Random(SEED + round_number)
+    due_s = time.perf_counter()
+    while True:
+        due_s += chooser.expovariate(MIXED_QUERIES_PER_S)
+        yield due_s
+
+
+WORKLOADS: dict[str, Run] = {
+    "query-1": _queries(1),
+    "query-8": _queries(8),
+    "query-32": _queries(32),
+    "index": _index,
+    "mixed": _mixed,
+}

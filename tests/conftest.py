@@ -1,0 +1,27 @@
+"""Fixtures that several test modules share."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# Before any import of huggingface_hub, which reads it once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a model of `tests.tiny_models.MAKERS` by its name, made when first asked for."""
+    root = tmp_path_factory.mktemp("tiny-models")
+
+    @cache
+    def folder_of(name: str) -> Path:
+        # Here, so that tests without a model do without torch.
+        from tests.tiny_models import make
+
+        make(name, root / name)
+        return root / name
+
+    return folder_of

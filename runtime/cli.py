@@ -39,7 +39,7 @@ def serve(ctx: typer.Context, values: Values) -> None:
     """Serve models over HTTP.
 
     Flags win over COTENANT_* variables, those over the registry, that over the defaults. A variable may hold a
-    list, parted by semicolons: COTENANT_MODEL_ID="a;b".
+    list parted by semicolons, such as COTENANT_MODEL_ID="a;b".
 
     With --model-id, only the models named are served: one that --registry knows (by id, served name or alias)
     keeps its settings there, any other has the defaults. Without it, every model of the registry is.
@@ -104,7 +104,7 @@ def _root(
 
 def _serve(request: Request) -> None:
     config = load_config(request)
-    # Both late: what they import takes seconds, and must find the process prepared.
+    # Late: --help and validate do without what serving imports, and torch must find the process prepared.
     from runtime.devices.process import prepare_process
 
     prepare_process()

@@ -91,9 +91,7 @@ def read_registry(path: Path) -> RuntimeConfig:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigurationError(
-            f"{path}{where}: not valid YAML: {error.problem or error.context}"
-        ) from error
+        raise ConfigurationError(f"{path}{where}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict | None):
@@ -172,14 +170,20 @@ def _dotted(location: Location) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
 
 
+PHRASES: Final = {
+    "missing": "is missing",
+    "tuple_type": "must be a list",
+    "model_type": "must hold keys of its own",
+    "dict_type": "must hold keys of its own",
+}
+
+
 def _explain(error: ErrorDetails) -> str:
     """One error of pydantic's in the words of someone who edits YAML."""
     value, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
             return f"unknown key{_nearest(error['loc'])}"
-        case "missing":
-            return "is missing"
         case "value_error":
             return str(context["error"])
         case "literal_error" | "enum":
@@ -188,13 +192,13 @@ def _explain(error: ErrorDetails) -> str:
             return f"{value!r} is not of the form {context['pattern'].strip('^$').strip('()')}"
         case "string_type" if isinstance(value, bool | int | float):
             return f"{value!r} is not text: write it in quotes"
-        case "tuple_type":
-            return "must be a list"
-        case "model_type" | "dict_type":
-            return "must hold keys of its own"
-        case _:
-            shown = f" (got {value!r})" if isinstance(value, str | int | float | None) else ""
-            return f"{error['msg'][:1].lower()}{error['msg'][1:]}{shown}"
+        case kind:
+            return PHRASES.get(kind) or _in_short(error["msg"], value)
+
+
+def _in_short(message: str, value: object) -> str:
+    shown = f" (got {value!r})" if isinstance(value, str | int | float | None) else ""
+    return f"{message[:1].lower()}{message[1:]}{shown}"
 
 
 def _nearest(location: Location) -> str:

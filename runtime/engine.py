@@ -1,6 +1,6 @@
 """The one object that the edge talks to: Job in, Result out. Knows no HTTP.
 
-    job -> router -> admission (may it wait?) -> preparation -> the model's queue -> a lane -> rows -> Result
+job -> router -> admission (may it wait?) -> preparation -> the model's queue -> a lane -> rows -> Result
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
+from runtime.backend import Backend, TorchBackend
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ModelLoading
 from runtime.executor import Batch, Executor
@@ -33,9 +34,13 @@ CHARS_PER_TOKEN = 4
 class Engine:
     """All models of one process on one device."""
 
-    def __init__(self, config: RuntimeConfig) -> None:
-        """Raises ConfigurationError when two models answer to one name. Loads nothing."""
+    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
+        """`backend`: where devices and models come from; torch by default.
+
+        Raises ConfigurationError when two models answer to one name. Loads nothing.
+        """
         self.config = config
+        self._backend = backend or TorchBackend()
         self.metering = Metering()
         self.draining = False
         self.device: Device | None = None
@@ -124,9 +129,7 @@ class Engine:
             self.metering.observe_cancel(worker.spec.name)
             raise
         result = ticket.result()
-        self.metering.observe_job(
-            worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings
-        )
+        self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
     def _check_open(self, worker: Worker, job: Job) -> None:
@@ -158,9 +161,7 @@ class Engine:
         """The Job is over, well or not: what still waits of it is dropped before the device sees it."""
         self._open.discard(ticket)
         worker.results_pending -= 1
-        if self._executor is not None and ticket.entries and not ticket.future.done():
-            self._executor.drop(worker, ticket.job.lane, ticket.entries)
-        elif self._executor is not None and ticket.future.done() and ticket.future.exception() is not None:
+        if self._executor is not None and not ticket.answered:
             self._executor.drop(worker, ticket.job.lane, ticket.entries)
         if not self._open:
             self._idle.set()
@@ -169,7 +170,7 @@ class Engine:
 
     async def _load_models(self) -> None:
         loop = asyncio.get_running_loop()
-        self.device = await loop.run_in_executor(self._loader, self._open_device)
+        self.device = await loop.run_in_executor(self._loader, self._backend.open_device, self.config)
         memory = self.device.memory()
         limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
         lanes = self.device.concurrency.threads
@@ -177,13 +178,8 @@ class Engine:
         self._executor = Executor(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
         self._loop = loop
         self._executor.start()
-        residency = Residency(self.admission, self.metering, self.device, self._loader)
+        residency = Residency(self._backend, self.device, self.admission, self.metering, self._loader)
         await residency.load_all(self._router.workers, self._loaded)
-
-    def _open_device(self) -> Device:
-        from runtime.devices.opening import open_device
-
-        return open_device(self.config.device, self.config.cpu_lanes)
 
     def _loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
@@ -224,19 +220,27 @@ class Engine:
         workers = self._router.workers
         lanes = [(worker, lane) for worker in workers for lane in Lane]
         yield (
-            "queue_items", "Inputs that wait", ("model", "lane"),
+            "queue_items",
+            "Inputs that wait",
+            ("model", "lane"),
             [((w.spec.name, lane), w.queue.items(lane)) for w, lane in lanes],
         )
         yield (
-            "queue_tokens", "Tokens that wait", ("model", "lane"),
+            "queue_tokens",
+            "Tokens that wait",
+            ("model", "lane"),
             [((w.spec.name, lane), w.queue.tokens(lane)) for w, lane in lanes],
         )
         yield (
-            "model_state", "1 for the state that a model is in", ("model", "state"),
+            "model_state",
+            "1 for the state that a model is in",
+            ("model", "state"),
             [((w.spec.name, state), float(w.state is state)) for w in workers for state in State],
         )
         yield (
-            "model_memory_bytes", "Memory by model", ("model", "kind"),
+            "model_memory_bytes",
+            "Memory by model",
+            ("model", "kind"),
             [
                 sample
                 for w in workers
@@ -248,6 +252,11 @@ class Engine:
         )
         if self.admission is not None and self.device is not None:
             memory = self.device.memory()
-            kinds = {"limit": self.admission.limit_bytes, "booked": self.admission.used_bytes(),
-                     "used": memory.used_by_us_bytes, "free": memory.free_bytes, "total": memory.total_bytes}
+            kinds = {
+                "limit": self.admission.limit_bytes,
+                "booked": self.admission.used_bytes(),
+                "used": memory.used_by_us_bytes,
+                "free": memory.free_bytes,
+                "total": memory.total_bytes,
+            }
             yield "memory_bytes", "Device memory", ("kind",), [((kind,), float(n)) for kind, n in kinds.items()]

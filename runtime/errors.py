@@ -212,7 +212,7 @@ class CapacityError(CotenantError):
     status = 503
     code = "unavailable"
     kind = "overloaded_error"
-    retry_after_s = 1.0
+    retry_after_s: float | None = 1.0
 
 
 class QueueFull(CapacityError):

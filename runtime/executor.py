@@ -18,24 +18,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
-
-import numpy as np
+from functools import partial
 
 from runtime.batch_queue import Entry
 from runtime.devices.base import Device
-from runtime.errors import CotenantError, ForwardFailed, NonFiniteOutput, OutOfMemory
 from runtime.models.base import Flight
+from runtime.salvage import Answer, Salvage, as_error, checked
 from runtime.scheduling import Policy
-from runtime.work import Choice, Lane, Row, Waiting
+from runtime.work import Choice, Lane, Waiting
 from runtime.worker import Worker
 
 log = logging.getLogger(__name__)
-
-MAX_FAILURES_IN_A_ROW = 8
-"""A batch that keeps failing while it is split fails as a whole: then the model is at fault, not an input."""
-
-Answer: TypeAlias = Row | CotenantError
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +149,9 @@ class Executor:
             return None, patience_s
         contended = len({queue.lane for queue in waiting}) == len(Lane)
         entries = worker.queue.take(choice.lane, choice.max_tokens)
-        alone = not any(self._running.values()) and not any(w.queue.items(lane) for (_, lane), w in self._active.items())
+        alone = not any(self._running.values()) and not any(
+            w.queue.items(lane) for (_, lane), w in self._active.items()
+        )
         self._running[choice.lane] += 1
         if not alone:
             self._changed.notify()
@@ -216,7 +211,7 @@ class Executor:
             batch.answers = self._rows(batch)
         except BaseException as error:
             log.exception("a batch of %s could not be landed", batch.worker.spec.name)
-            batch.answers = [_as_error(error, entry) for entry in batch.entries]
+            batch.answers = [as_error(error, entry) for entry in batch.entries]
         batch.flight = None
         batch.landed_s = time.perf_counter()
         batch.device_ms = (batch.landed_s - batch.taken_s) * 1000.0
@@ -230,71 +225,28 @@ class Executor:
         error = batch.error
         if batch.flight is not None:
             try:
-                return _checked(batch.flight.land(), batch.entries)
+                return checked(batch.flight.land(), batch.entries)
             except BaseException as raised:
                 error = raised
         # Outside every except block: its traceback would keep the failed batch's tensors alive.
         assert error is not None
         batch.error = error.with_traceback(None)
         log.error("a batch of %s failed: %r", batch.worker.spec.name, type(error).__name__)
-        return _Salvage(self, batch.worker).of(batch.entries, batch.error)
+        self._make_room(batch.worker, batch.error)
+        return Salvage(partial(self._rerun, batch.worker), self._device.is_out_of_memory).answers(
+            batch.entries, batch.error
+        )
 
-    def rerun(self, worker: Worker, entries: Sequence[Entry]) -> list[Answer]:
-        """Run part of a failed batch again, in this thread. Raises what the model raises."""
-        return _checked(self._start(worker, entries, alone=False).land(), entries)
+    def _rerun(self, worker: Worker, entries: Sequence[Entry]) -> list[Answer]:
+        """Part of a failed batch once more, in this thread."""
+        try:
+            return checked(self._start(worker, entries, alone=False).land(), entries)
+        except BaseException as error:
+            self._make_room(worker, error)
+            raise
 
-    def make_room(self, worker: Worker, error: BaseException) -> None:
+    def _make_room(self, worker: Worker, error: BaseException) -> None:
         """After an out-of-memory: smaller batches of this model, and the cache back to the driver."""
         if self._device.is_out_of_memory(error):
             worker.cut_ceiling()
             self._device.release_cache()
-
-    def as_item_error(self, error: BaseException, entry: Entry) -> CotenantError:
-        """What the Job of a lone failed entry is told."""
-        if self._device.is_out_of_memory(error):
-            return OutOfMemory(f"input {entry.index} alone does not fit the device's free memory")
-        return _as_error(error, entry)
-
-
-class _Salvage:
-    """Splits a failed batch in halves until the guilty inputs are alone."""
-
-    def __init__(self, executor: Executor, worker: Worker) -> None:
-        self._executor = executor
-        self._worker = worker
-        self._failures = 0
-
-    def of(self, entries: Sequence[Entry], error: BaseException) -> list[Answer]:
-        """An answer for each entry. Recursion is as deep as the batch can be halved."""
-        self._failures += 1
-        self._executor.make_room(self._worker, error)
-        if len(entries) == 1 or self._failures > MAX_FAILURES_IN_A_ROW:
-            return [self._executor.as_item_error(error, entry) for entry in entries]
-        middle = len(entries) // 2
-        return [*self._half(entries[:middle]), *self._half(entries[middle:])]
-
-    def _half(self, entries: Sequence[Entry]) -> list[Answer]:
-        try:
-            answers = self._executor.rerun(self._worker, entries)
-        except BaseException as raised:
-            error: BaseException = raised.with_traceback(None)
-        else:
-            self._failures = 0
-            return answers
-        return self.of(entries, error)
-
-
-def _checked(rows: Sequence[Row], entries: Sequence[Entry]) -> list[Answer]:
-    """Rows, or an error in the place of one that holds NaN or infinity."""
-    if len(rows) != len(entries):
-        raise RuntimeError("the model gave another number of rows than it was given inputs")
-    return [
-        row if np.isfinite(row).all() else NonFiniteOutput(f"the model computed NaN or infinity for input {entry.index}")
-        for row, entry in zip(rows, entries, strict=True)
-    ]
-
-
-def _as_error(error: BaseException, entry: Entry) -> CotenantError:
-    if isinstance(error, CotenantError):
-        return error
-    return ForwardFailed(f"the model failed on input {entry.index} ({type(error).__name__})")

@@ -81,9 +81,7 @@ class Flag:
             callback=_split_variable if is_list else None,
         )
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]  # a type made at run time
-        return inspect.Parameter(
-            self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-        )
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 MODELS, EACH_MODEL = "Models", "Of the models: once for all of them, or once for each"
@@ -109,9 +107,7 @@ FLAGS: Final = (
     Flag(name="served_model_name", section="models", key="served_name", metavar="NAME", panel=EACH_MODEL),
     Flag(name="revision", section="models", key="revision", metavar="REVISION", panel=EACH_MODEL),
     Flag(name="dtype", section="models", key="dtype", panel=EACH_MODEL),
-    Flag(
-        name="max_batch_tokens", section="models", key="max_batch_tokens", metavar="TOKENS", panel=EACH_MODEL
-    ),
+    Flag(name="max_batch_tokens", section="models", key="max_batch_tokens", metavar="TOKENS", panel=EACH_MODEL),
     Flag(name="trust_remote_code", section="models", key="trust_remote_code", panel=EACH_MODEL),
     Flag(name="device", key="device", metavar="auto|cpu|cuda|cuda:N|mps", panel=DEVICE),
     Flag(name="memory_budget", key="memory_budget", kind=str, metavar="SIZE", panel=DEVICE),
@@ -155,9 +151,7 @@ def takes(flags: Sequence[Flag], *more: inspect.Parameter) -> Callable[[Command]
 def given(ctx: typer.Context, flags: Sequence[Flag], values: Values) -> dict[str, Given]:
     """What was given, by flag's name, with the option or variable that gave it."""
     return {
-        flag.name: Given(values[flag.name], _origin(ctx, flag))
-        for flag in flags
-        if values.get(flag.name) is not None
+        flag.name: Given(values[flag.name], _origin(ctx, flag)) for flag in flags if values.get(flag.name) is not None
     }
 
 
@@ -168,9 +162,7 @@ def request_of(values: Mapping[str, Given]) -> Request:
     return Request(
         registry=values["registry"].value if "registry" in values else None,
         model_ids=[model_id for model_id in model_ids if model_id],
-        per_model={
-            flag.key: values[name] for name, flag in flags.items() if flag.per_model and name != "model_id"
-        },
+        per_model={flag.key: values[name] for name, flag in flags.items() if flag.per_model and name != "model_id"},
         settings={
             tuple(filter(None, (flag.section, flag.key))): values[name]
             for name, flag in flags.items()

@@ -52,9 +52,7 @@ class Section(BaseModel):
 class ModelSpec(Section):
     """One model to serve."""
 
-    id: str = Field(
-        min_length=1, description="The id that clients send: a hub id, a folder or a name of your own."
-    )
+    id: str = Field(min_length=1, description="The id that clients send: a hub id, a folder or a name of your own.")
     source: str | None = Field(
         None,
         description="Where the files are: a hub id, a folder, `package:MODULE/PATH` inside an installed"
@@ -62,17 +60,11 @@ class ModelSpec(Section):
     )
     revision: str | None = Field(None, description="Hub commit or tag to pin.")
     task: Task = Field(Task.EMBED, description="What the model does.")
-    served_name: str | None = Field(
-        None, min_length=1, description="The name shown and answered instead of the id."
-    )
+    served_name: str | None = Field(None, min_length=1, description="The name shown and answered instead of the id.")
     aliases: tuple[str, ...] = Field((), description="More names that reach this model.")
     dtype: Dtype = Field("auto", description="Weights and arithmetic; auto: fp32 on CPU, bf16 on a GPU.")
-    max_batch_tokens: int | None = Field(
-        None, ge=1, description="Most tokens in one batch; default by device."
-    )
-    max_length: int | None = Field(
-        None, ge=2, description="Most tokens of one input; default: the model's own."
-    )
+    max_batch_tokens: int | None = Field(None, ge=1, description="Most tokens in one batch; default by device.")
+    max_length: int | None = Field(None, ge=2, description="Most tokens of one input; default: the model's own.")
     required: bool = Field(True, description="The server is ready only when every required model is.")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the checkpoint.")
     accept_token_ids: bool = Field(False, description="Take inputs that are already this model's token ids.")
@@ -82,12 +74,8 @@ class ModelSpec(Section):
         "auto",
         description="packed: no padding at all; buckets: padded by at most 10 %; auto: packed if exact.",
     )
-    slo_ms: float = Field(
-        100.0, gt=0, description="How soon an online request should be answered, milliseconds."
-    )
-    weight: float = Field(
-        1.0, gt=0, description="Share of the device among bulk work, relative to other models."
-    )
+    slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
+    weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
 
     @property
     def name(self) -> str:
@@ -113,9 +101,7 @@ class ServerSettings(Section):
     http: Literal["hypercorn", "uvicorn"] = Field("hypercorn", description="HTTP server.")
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
-    drain_timeout_s: float = Field(
-        60.0, ge=0, description="Longest time that requests in flight get on SIGTERM."
-    )
+    drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
 
 
 class LogSettings(Section):
@@ -142,18 +128,12 @@ class RuntimeConfig(Section):
     memory_budget: str | int | None = Field(
         None, description="Bytes for all models together, such as 8GiB; default: 90 % of the device's memory."
     )
-    max_queue_ms: float = Field(
-        30_000.0, gt=0, description="Most predicted wait in a model's online queue, ms."
-    )
+    max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait in a model's online queue, ms.")
     max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait in a bulk queue, ms.")
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
-    cpu_lanes: int | None = Field(
-        None, ge=1, description="Batches run side by side on CPU; default: the cores."
-    )
+    cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
-    server: ServerSettings = Field(
-        default_factory=ServerSettings, description="The HTTP edge and its limits."
-    )
+    server: ServerSettings = Field(default_factory=ServerSettings, description="The HTTP edge and its limits.")
     log: LogSettings = Field(default_factory=LogSettings, description="What the process says of itself.")
     models: tuple[ModelEntry, ...] = Field((), description="The models to serve; a plain string is an id.")
 

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from runtime.admission import Admission
+from runtime.backend import Backend
 from runtime.devices.base import Device
 from runtime.errors import CotenantError
 from runtime.metering import Metering
@@ -31,8 +31,11 @@ REPEATS = 2
 class Residency:
     """Brings workers to READY or FAILED, one after another."""
 
-    def __init__(self, admission: Admission, metering: Metering, device: Device, loader: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, backend: Backend, device: Device, admission: Admission, metering: Metering, loader: ThreadPoolExecutor
+    ) -> None:
         """`loader`: a pool of one thread, so that one load runs at a time."""
+        self._backend = backend
         self._admission = admission
         self._metering = metering
         self._device = device
@@ -70,18 +73,9 @@ class Residency:
     # -- in the loader thread -----------------------------------------------------------------------------------
 
     def _load(self, spec: ModelSpec) -> tuple[Model, Footprint, CostLine]:
-        from runtime.models.loading import load_model
-        from runtime.models.weights import activation_prior_bytes, find_files, predicted_weight_bytes
-
-        folder: Path = find_files(spec)
-        dtype = self._device.default_dtype if spec.dtype == "auto" else spec.dtype
         budget = spec.max_batch_tokens or self._device.default_batch_tokens
-        predicted = Footprint(
-            weight_bytes=predicted_weight_bytes(folder, dtype),
-            activation_bytes=activation_prior_bytes(folder, dtype) * budget,
-        )
-        self._admission.reserve(spec.id, predicted)
-        model = load_model(spec, folder, self._device)
+        self._admission.reserve(spec.id, self._backend.predict(spec, self._device, budget))
+        model = self._backend.load(spec, self._device)
         footprint = Footprint(
             weight_bytes=model.facts.weight_bytes,
             activation_bytes=model.facts.activation_bytes_per_token * budget,

@@ -8,8 +8,8 @@ from runtime.errors import ConfigurationError, ModelNotFound, ModelRequired, Uns
 from runtime.work import Task
 from runtime.worker import Worker
 
-UNNAMED = frozenset({"", "default/not-specified"})
-"""What clients send that mean no model at all (the second is Infinity's default)."""
+UNNAMED = frozenset({"default/not-specified"})
+"""What clients send and mean no model by (Infinity's default)."""
 
 
 class Router:
@@ -32,12 +32,12 @@ class Router:
 
         Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability.
         """
-        if name is None or name in UNNAMED:
+        if not name or name in UNNAMED:
             return self._only_one_for(task)
         worker = self._exact.get(name) or self._unique_basename(name)
         if worker is None:
-            raise ModelNotFound(f"no such model here; served: {self._names()}")
-        if worker.spec.task is not task:
+            raise ModelNotFound(f"no such model here; served: {_names(self.workers)}")
+        if not worker.can(task):
             raise UnsupportedCapability(f"{worker.spec.name} can {worker.spec.task}, not {task}")
         return worker
 
@@ -46,19 +46,20 @@ class Router:
         return self._exact[model_id]
 
     def _only_one_for(self, task: Task) -> Worker:
-        able = [worker for worker in self.workers if worker.spec.task is task]
+        able = [worker for worker in self.workers if worker.can(task)]
         if len(able) == 1:
             return able[0]
         if not able:
             raise UnsupportedCapability(f"no model here can {task}")
-        raise ModelRequired(f"name a model; those that can {task}: {self._names(able)}")
+        raise ModelRequired(f"name a model; those that can {task}: {_names(able)}")
 
     def _unique_basename(self, name: str) -> Worker | None:
         ids = self._by_basename.get(_basename(name), set())
         return self._exact[next(iter(ids))] if len(ids) == 1 and "/" not in name else None
 
-    def _names(self, workers: Iterable[Worker] | None = None) -> str:
-        return ", ".join(worker.spec.name for worker in (self.workers if workers is None else workers))
+
+def _names(workers: Iterable[Worker]) -> str:
+    return ", ".join(worker.spec.name for worker in workers)
 
 
 def _basename(name: str) -> str:

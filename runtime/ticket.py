@@ -36,6 +36,11 @@ class Ticket:
         self._missing = len(prepared)
         return self.entries
 
+    @property
+    def answered(self) -> bool:
+        """Every row came."""
+        return bool(self._rows) and self._missing == 0
+
     def ran(self, *, queue_ms: float, device_ms: float, share_ms: float, landed_s: float) -> None:
         """One batch that held some of this Job's inputs is done."""
         self.timings.queue_ms = max(self.timings.queue_ms, queue_ms)

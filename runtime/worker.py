@@ -74,12 +74,16 @@ class Worker:
         self._ceiling = 1.0
         self._good_batches = 0
 
+    def can(self, task: Task) -> bool:
+        """Whether this model does `task` once it is loaded."""
+        return task in frozenset({self.spec.task})
+
     def ready_model(self, task: Task) -> Model:
         """The loaded model.
 
         Raises UnsupportedCapability for another task, ModelLoading or ModelFailed while it can't serve.
         """
-        if task is not self.spec.task:
+        if not self.can(task):
             raise UnsupportedCapability(f"this model can {self.spec.task}, not {task}")
         if self.model is not None:
             return self.model

@@ -27,6 +27,7 @@ B = TypeVar("B", bound=BaseModel)
 
 FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
     "dimensions": InvalidDimensions,
+    "output_dimension": InvalidDimensions,
     "encoding_format": InvalidEncoding,
     "embed_dtype": InvalidEncoding,
 }

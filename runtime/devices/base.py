@@ -90,5 +90,6 @@ class Device(abc.ABC):
     def release_cache(self) -> None:
         """Give cached memory back to the driver."""
 
+    @abc.abstractmethod
     def settle_weights(self, module: Any) -> None:
         """Rearrange a freshly loaded module's weights for speed, values unchanged."""

@@ -127,6 +127,7 @@ def _varlen(qkv: QKV, plan: AttentionPlan, *, causal: bool, window: int | None, 
         window_size=(reach, 0 if causal else reach),
         enable_gqa=q.shape[1] != k.shape[1],
     )
+    assert isinstance(out, torch.Tensor)  # a pair only where return_aux is asked for
     return out.unsqueeze(0)
 
 

@@ -58,5 +58,6 @@ class Model(abc.ABC):
     def launch(self, items: Sequence[Prepared]) -> Flight:
         """Start one batch on the device. May return before the device is done; on CPU it is done."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Drop everything that holds device memory. Called once, when no batch is in flight."""

@@ -22,10 +22,10 @@ Ints: TypeAlias = NDArray[np.int32]
 
 
 class Run(NamedTuple):
-    """`count` sequences of `length` tokens each, side by side from token `start` of the flat row."""
+    """As many sequences of `length` tokens each, side by side from token `start` of the flat row."""
 
     start: int
-    count: int
+    sequences: int
     length: int
 
 

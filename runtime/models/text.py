@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnknownPrompt, UnsupportedModel
@@ -45,12 +46,12 @@ class TextEmbedder(Model):
         self._device = device
         self._dtype = getattr(torch, device.default_dtype if spec.dtype == "auto" else spec.dtype)
         self._reference = _load(spec, folder, device.name, self._dtype)
-        transformer = self._reference[0]
-        self._network = transformer.auto_model
+        transformer: Any = self._reference[0]
+        self._network: PreTrainedModel = transformer.auto_model
         self._tokenizer = TextTokenizer(
             transformer.tokenizer, max_tokens(self._network, transformer.max_seq_length, spec.max_length)
         )
-        self._prompts = {**self._reference.prompts, **spec.prompts}
+        self._prompts = {name: text or "" for name, text in self._reference.prompts.items()} | spec.prompts
         self._default_prompt = spec.default_prompt or self._reference.default_prompt_name
         modules = list(self._reference)
         self._normalizes = isinstance(modules[-1], Normalize)
@@ -61,7 +62,7 @@ class TextEmbedder(Model):
         self._waste = BUCKET_WASTE
         self._width = int(self._reference.truncate_dim or self._reference.get_embedding_dimension() or 0)
         self._padded_attention = self._network.config._attn_implementation
-        self.execution = "buckets"
+        self.execution: Execution = "buckets"
         device.settle_weights(self._reference)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class TextEmbedder(Model):
             self._network.set_attn_implementation(PACKED_ATTENTION if packed else self._padded_attention)
         self._packed = packed
         self._waste = 1.0 if execution == "equal-length" else BUCKET_WASTE
-        self.execution: Execution = execution
+        self.execution = execution
 
     @property
     def window_tokens(self) -> int | None:
@@ -110,9 +111,7 @@ class TextEmbedder(Model):
             execution_reason=execution_reason,
             prompts=tuple(self._prompts),
             weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
-            activation_bytes_per_token=activation_bytes_per_token(
-                self._network.config.to_dict(), self._dtype.itemsize
-            ),
+            activation_bytes_per_token=activation_bytes_per_token(self._network.config.to_dict(), self._dtype.itemsize),
         )
 
     # -- the contract ------------------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Sen
         local_files_only=True,
         model_kwargs={"dtype": dtype},
     )
-    transformer = reference[0]
+    transformer: Any = reference[0]
     if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
         raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
     reference.eval().requires_grad_(False)

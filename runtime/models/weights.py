@@ -52,7 +52,7 @@ def _header_entries(file: Path) -> Iterator[dict[str, Any]]:
 def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:
     stored = str(entry["dtype"])
     size = TORCH_BYTES.get(dtype, 4) if stored in _FLOATS else DTYPE_BYTES.get(stored, 4)
-    return math.prod(entry["shape"]) * size
+    return int(math.prod(entry["shape"])) * size
 
 
 def activation_prior_bytes(folder: Path, dtype: str) -> int:

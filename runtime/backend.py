@@ -1,0 +1,54 @@
+"""What the engine needs from the world of tensors: a device and loaded models. Imports torch late, in the loader thread.
+
+Tests and simulations give the engine another backend; the rest of the engine stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from runtime.devices.base import Device
+from runtime.models.base import Model
+from runtime.registry import ModelSpec, RuntimeConfig
+from runtime.work import Footprint
+
+
+class Backend(Protocol):
+    """All calls block and come from the loader thread."""
+
+    def open_device(self, config: RuntimeConfig) -> Device:
+        """The configured device. Raises ConfigurationError when this machine has none such."""
+
+    def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
+        """Bytes that `spec` will take, before anything is loaded. Raises SourceNotFound."""
+
+    def load(self, spec: ModelSpec, device: Device) -> Model:
+        """The model on the device. Raises StartupError, or what the loading library raises."""
+
+
+class TorchBackend:
+    """Real devices and real models."""
+
+    def open_device(self, config: RuntimeConfig) -> Device:
+        """See Backend.open_device."""
+        from runtime.devices.opening import open_device
+
+        return open_device(config.device, config.cpu_lanes)
+
+    def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
+        """From the checkpoint's headers and config, fetched from the hub first if need be."""
+        from runtime.models.weights import activation_prior_bytes, find_files, predicted_weight_bytes
+
+        folder = find_files(spec)
+        dtype = device.default_dtype if spec.dtype == "auto" else spec.dtype
+        return Footprint(
+            weight_bytes=predicted_weight_bytes(folder, dtype),
+            activation_bytes=activation_prior_bytes(folder, dtype) * budget_tokens,
+        )
+
+    def load(self, spec: ModelSpec, device: Device) -> Model:
+        """Through the family of the spec's task."""
+        from runtime.models.loading import load_model
+        from runtime.models.weights import find_files
+
+        return load_model(spec, find_files(spec), device)

@@ -1,0 +1,22 @@
+"""The edge over a fake engine: in process for answers, over a socket for connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+
+from runtime.api.app import build_app
+from tests.fakes import FakeEngine
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def client(engine: FakeEngine) -> Iterator[TestClient]:
+    with TestClient(build_app(engine), raise_server_exceptions=True) as client:
+        yield client

@@ -1,4 +1,4 @@
-"""What the engine needs from the world of tensors: a device and loaded models. Imports torch late, in the loader thread.
+"""What the engine needs from the world of tensors: a device and loaded models. Torch comes late, in the loader thread.
 
 Tests and simulations give the engine another backend; the rest of the engine stays as it is.
 """

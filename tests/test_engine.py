@@ -115,7 +115,7 @@ async def test_only_the_poisoned_input_fails_and_the_error_names_its_index() -> 
         await asyncio.sleep(0.05)
         model.gate.set()
         await asyncio.gather(blocker, *good)
-        with pytest.raises(ForwardFailed, match="input 1 .ValueError"):
+        with pytest.raises(ForwardFailed, match=r"input 1 \(ValueError\)"):
             await bad
         assert engine.describe()[0].state == "unwell"
         await engine.run(job("a", "fine"))

@@ -20,7 +20,7 @@ TinyModel = Callable[[str], Path]
 Vectors = NDArray[np.float32]
 
 WORDS = " ".join(english_lines()).split()
-# From two tokens to more than any embedder takes, so that windows, truncation and padding all come into play.
+# From no word to more than any embedder takes, so that windows, truncation and padding all come into play.
 MIXED_TEXTS = [" ".join(WORDS[1000 * i :][:words]) for i, words in enumerate((0, 1, 7, 30, 1500, 90, 3, 250))]
 # transformers lets its convolutions read padding, so a text's vector depends on the longest text beside it.
 PADDING_LEAKS = {"convbert-embedder"}

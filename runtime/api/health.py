@@ -44,8 +44,8 @@ def full(model: ModelStatus) -> dict[str, Any]:
         "weight_bytes": model.weight_bytes,
         "activation_bytes": model.activation_bytes,
         "loaded_s": model.loaded_s,
-        "queue_items": dict(model.queue_items),
-        "queue_tokens": dict(model.queue_tokens),
+        "queue_items": {lane.value: items for lane, items in model.queue_items.items()},
+        "queue_tokens": {lane.value: tokens for lane, tokens in model.queue_tokens.items()},
         "results_pending": model.results_pending,
     }
 

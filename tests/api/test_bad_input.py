@@ -127,7 +127,11 @@ def test_the_refusal_of_an_unknown_model_lists_the_models(client: TestClient) ->
 @pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize(
     "headers",
-    [{"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {"content-encoding": "gzip"}],
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "application/x-www-form-urlencoded"},
+        {"content-encoding": "gzip"},
+    ],
     ids=["text", "form", "gzip"],
 )
 def test_other_media_are_415(client: TestClient, path: str, headers: dict[str, str]) -> None:
@@ -136,7 +140,9 @@ def test_other_media_are_415(client: TestClient, path: str, headers: dict[str, s
     assert_goes_on(client)
 
 
-@pytest.mark.parametrize("media_type", [None, "application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"])
+@pytest.mark.parametrize(
+    "media_type", [None, "application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"]
+)
 def test_json_under_any_of_its_names_is_accepted(client: TestClient, media_type: str | None) -> None:
     headers = {"content-type": media_type} if media_type else {}
     assert client.post("/v1/embeddings", content=b'{"input":"a"}', headers=headers).status_code == 200

@@ -77,7 +77,7 @@ def validate(ctx: typer.Context, values: Values) -> None:
         try:
             resolve_source(spec)
         except SourceNotFound as error:
-            typer.echo(f"cotenant: {error.message}", err=True)
+            typer.echo(f"cotenant: {spec.name}: {error.message}", err=True)
     typer.echo(effective_yaml(config), nl=False)
 
 

@@ -103,12 +103,13 @@ class StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader, which also refuses a key that is written twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        seen: set[str] = set()
         for key, _ in node.value:
-            if keys.count(key.value) > 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} is written twice", problem_mark=key.start_mark
-                )
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    problem = f"the key {key.value!r} is written twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -202,13 +203,13 @@ def _in_short(message: str, value: object) -> str:
 
 
 def _nearest(location: Location) -> str:
-    """What an unknown key may have meant: a known one of its section, or the same key elsewhere."""
+    """What an unknown key may have meant: the same key elsewhere, or a close one here."""
     *parents, key = (part for part in location if isinstance(part, str))
     known = SECTIONS[".".join(parents)].model_fields
+    owners = [section for section, kind in SECTIONS.items() if key in kind.model_fields]
+    if owners:
+        return f" here; it belongs {' or '.join(f'under {owner}' if owner else 'at the top' for owner in owners)}"
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
-    owners = [section or "no section" for section, kind in SECTIONS.items() if key in kind.model_fields]
-    if owners:
-        return f" here; it belongs under {' or '.join(owners)}"
     return f"; the keys here are {', '.join(known)}"

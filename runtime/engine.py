@@ -139,8 +139,7 @@ class Engine:
         if self._executor is None or self.admission is None:
             raise ModelLoading("the device is still being opened")
         most_ms = self.config.max_queue_ms if job.lane is Lane.ONLINE else self.config.max_bulk_queue_ms
-        preparing_ms = worker.preparing_tokens * worker.cost.ms_per_token
-        self.admission.may_wait(worker.spec.name, job.lane, self._executor.waiting_ms(job.lane) + preparing_ms, most_ms)
+        self.admission.may_wait(worker.spec.name, job.lane, self._executor.waiting_ms(job.lane), most_ms)
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
         job = ticket.job

@@ -96,7 +96,7 @@ class Executor:
         """Predicted device time of everything that would run before a new entry of `lane`, over all lanes."""
         with self._changed:
             ahead = [
-                worker.cost.ms_per_token * worker.queue.tokens(each)
+                worker.cost.ms_per_token * (worker.queue.tokens(each) + worker.preparing_tokens)
                 for (_, each), worker in self._active.items()
                 if each is lane or each is Lane.ONLINE
             ]

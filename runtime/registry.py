@@ -17,7 +17,7 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "plain", "json"]
 
-BYTES_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
+BYTES_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?)b?|b)?", re.IGNORECASE | re.ASCII)
 UNIT_EXPECTED_BELOW = 2**20
 """Fewer bytes than this hold no model: such a number lacks its unit."""
 

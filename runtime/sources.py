@@ -22,14 +22,14 @@ def resolve_source(spec: ModelSpec) -> Path | str:
     location = spec.location
     scheme, colon, rest = location.partition(":")
     if colon and scheme in RESOLVERS:
-        return RESOLVERS[scheme](rest, spec.id)
+        return RESOLVERS[scheme](rest)
     folder = Path(location).expanduser()
     if folder.is_dir():
         return folder.absolute()
     if HUB_ID.fullmatch(location):
         return location
     raise SourceNotFound(
-        f"{spec.id}: {location!r} is neither an existing folder nor a hub id (OWNER/NAME);"
+        f"{location!r} is neither an existing folder nor a hub id (OWNER/NAME);"
         " other sources are `package:MODULE/PATH` and `cache:NAME`"
     )
 
@@ -40,29 +40,27 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cotenant" / "models"
 
 
-def _in_package(rest: str, model_id: str) -> Path:
+def _in_package(rest: str) -> Path:
     module, _, path = rest.partition("/")
     # Only the top package is looked up: to find a deeper one, Python would import those above it.
     top, *deeper = module.split(".")
     if not all(part.isidentifier() for part in (top, *deeper)):
-        raise SourceNotFound(f"{model_id}: {rest!r} is not of the form MODULE/PATH")
+        raise SourceNotFound(f"{rest!r} is not of the form MODULE/PATH")
     found = importlib.util.find_spec(top)
     if found is None:
-        raise SourceNotFound(f"{model_id}: no Python package {top!r} is installed: install it with pip")
+        raise SourceNotFound(f"no Python package {top!r} is installed: install it with pip")
     for location in found.submodule_search_locations or ():
         folder = Path(location, *deeper, path)
         if folder.is_dir():
             return folder.absolute()
-    raise SourceNotFound(f"{model_id}: the Python package {top!r} is installed but holds no folder {path!r}")
+    raise SourceNotFound(f"the Python package {top!r} is installed but holds no folder {path!r}")
 
 
-def _in_cache(name: str, model_id: str) -> Path:
+def _in_cache(name: str) -> Path:
     folder = cache_folder() / name
     if name and folder.is_dir():
         return folder.absolute()
-    raise SourceNotFound(
-        f"{model_id}: {cache_folder()} holds no folder {name!r}: run {DEMO_MODELS_SCRIPT} for the demo models"
-    )
+    raise SourceNotFound(f"{cache_folder()} holds no folder {name!r}: run {DEMO_MODELS_SCRIPT} for the demo models")
 
 
 RESOLVERS = {"package": _in_package, "cache": _in_cache}

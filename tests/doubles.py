@@ -44,6 +44,7 @@ class StillDevice(Device):
         self.concurrency = Concurrency(lanes=lanes, spare_online_lanes=spare_online_lanes, flights=flights)
         self.default_batch_tokens = 32
         self.default_dtype = "float32"
+        self.index_errors_are_fatal = False
         self.released = 0
 
     def memory(self) -> Memory:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import time
-import uuid
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -150,7 +150,7 @@ class Exchange:
 
 def request_id(incoming: bytes) -> str:
     """The caller's id if it is short and plain, else a new one."""
-    return incoming.decode("ascii") if SANE_ID.fullmatch(incoming) else uuid.uuid4().hex
+    return incoming.decode("ascii") if SANE_ID.fullmatch(incoming) else os.urandom(16).hex()
 
 
 def too_large(limit_bytes: int) -> BodyTooLarge:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 0.2
 WAITING: Final = ("unloaded", "loading")
-COLUMNS: Final = (SpinnerColumn(), TextColumn("{task.description} is {task.fields[state]}"), TimeElapsedColumn())
+COLUMNS: Final = (SpinnerColumn(), TextColumn("{task.description}: {task.fields[state]}"), TimeElapsedColumn())
 
 
 async def show_loading(engine: Engine, loaded: asyncio.Task[None], console: Console) -> None:

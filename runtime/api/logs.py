@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from rich.console import Console
+from rich.highlighter import NullHighlighter
 from rich.logging import RichHandler
 
 from runtime.api.access import JsonFormatter
@@ -31,7 +32,9 @@ def set_up_logs(settings: LogSettings, console: Console | None) -> None:
 
 def _handler(settings: LogSettings, console: Console | None) -> logging.Handler:
     if settings.format == "auto" and console is not None:
-        return RichHandler(console=console, show_path=False, omit_repeated_times=False)
+        coloured = RichHandler(console=console, show_path=False, highlighter=NullHighlighter())
+        coloured.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        return coloured
     handler = logging.StreamHandler()
     if settings.format == "json":
         handler.setFormatter(JsonFormatter())

@@ -20,7 +20,6 @@ from runtime.work import Row
 EncodingFormat = Literal["float", "base64"]
 EmbedDtype = Literal["float32", "float16"]
 
-WIRE_DTYPES: dict[EmbedDtype, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 FLOAT_CHARACTERS = 11
 """A float32's shortest digits with sign and comma, on average for the numbers of unit vectors."""
 
@@ -52,10 +51,11 @@ def numbers(row: Row) -> NDArray[np.float32]:
 
 def wire_array(row: Row, embed_dtype: EmbedDtype | None) -> NDArray[Any]:
     """The row in its wire dtype, contiguous."""
-    dtype = WIRE_DTYPES[embed_dtype or "float32"]
+    if embed_dtype != "float16":
+        return np.ascontiguousarray(row, dtype="<f4")
     with np.errstate(over="ignore"):
-        array: NDArray[Any] = np.ascontiguousarray(row, dtype=dtype)
-    if embed_dtype == "float16" and not np.isfinite(array).all():
+        array: NDArray[Any] = np.ascontiguousarray(row, dtype="<f2")
+    if not np.isfinite(array).all():
         raise InvalidEncoding("this vector's numbers don't fit float16: ask for float32", param="embed_dtype")
     return array
 

@@ -65,6 +65,8 @@ class Device(abc.ABC):
     concurrency: Concurrency
     default_batch_tokens: int
     default_dtype: str
+    index_errors_are_fatal: bool
+    """Whether a token id beyond the embedding table costs the whole process its device, instead of raising."""
 
     @abc.abstractmethod
     def memory(self) -> Memory:

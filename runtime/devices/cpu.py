@@ -39,6 +39,7 @@ class CpuDevice(Device):
         self.concurrency = Concurrency(lanes=lanes or self.cores, spare_online_lanes=1, flights=1)
         self.default_batch_tokens = CPU_BATCH_TOKENS
         self.default_dtype = "float32"
+        self.index_errors_are_fatal = False
         self._process = psutil.Process()
 
     def memory(self) -> Memory:

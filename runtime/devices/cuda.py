@@ -67,6 +67,7 @@ class CudaDevice(Device):
         self.concurrency = Concurrency(lanes=1, spare_online_lanes=0, flights=FLIGHTS)
         self.default_batch_tokens = CUDA_BATCH_TOKENS
         self.default_dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+        self.index_errors_are_fatal = True
         self._inbound = PinnedRing(torch.int32)
         self._outbound = PinnedRing(torch.float32)
 

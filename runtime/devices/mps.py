@@ -26,6 +26,7 @@ class MpsDevice(Device):
         self.concurrency = Concurrency(lanes=1, spare_online_lanes=0, flights=1)
         self.default_batch_tokens = MPS_BATCH_TOKENS
         self.default_dtype = "float32"
+        self.index_errors_are_fatal = True
 
     def memory(self) -> Memory:
         """Unified memory: Metal's recommended share of it, and what its driver has given us."""

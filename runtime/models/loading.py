@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from transformers.utils.logging import disable_progress_bar
+
 from runtime.devices.base import Device
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
@@ -12,6 +14,9 @@ from runtime.models.exactness import choose_execution
 from runtime.models.text import TextEmbedder
 from runtime.registry import ModelSpec
 from runtime.work import Task
+
+# Progress has its own place (the command line); bars of a library would break the log's lines.
+disable_progress_bar()
 
 Load = Callable[[ModelSpec, Path, Device], Model]
 

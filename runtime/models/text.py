@@ -16,7 +16,7 @@ from sentence_transformers.base.modules import Normalize
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
-from runtime.errors import InvalidDimensions, UnknownPrompt, UnsupportedModel
+from runtime.errors import ForwardFailed, InvalidDimensions, UnknownPrompt, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
 from runtime.models.base import Execution, Flight, Model, ModelFacts
 from runtime.models.finishing import send_vectors
@@ -123,6 +123,8 @@ class TextEmbedder(Model):
         texts = [prompt + text for text in job.inputs] if prompt else job.inputs
         excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
         items = self._tokenizer.encode(texts, self._limit(job))
+        if self._device.index_errors_are_fatal:
+            self._check_ids(items)
         return [
             Prepared(
                 token_ids=item.token_ids,
@@ -212,6 +214,13 @@ class TextEmbedder(Model):
                 return self._prompts[candidate]
         names = ", ".join(sorted(self._prompts)) or "none"
         raise UnknownPrompt(f"this model has no such prompt; its prompts are: {names}")
+
+    def _check_ids(self, items: Sequence[Prepared]) -> None:
+        """Keep ids that the embedding table lacks off the device; a tokenizer may know more tokens than the model."""
+        rows = self._network.get_input_embeddings().weight.shape[0]
+        for index, item in enumerate(items):
+            if item.tokens and int(item.token_ids.max()) >= rows:
+                raise ForwardFailed(f"input {index} holds a token that the model has no embedding for")
 
     def _limit(self, job: Job) -> Limit:
         default = self._tokenizer.default_limit

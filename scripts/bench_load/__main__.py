@@ -40,8 +40,10 @@ def main() -> int:
 
 def _run(options: Namespace, corpus: Corpus) -> tuple[list[Measurement], list[str]]:
     measurements: list[Measurement] = []
+    # The bare forward alone needs no server.
+    asked = targets(options) if workloads(options) else []
     with ExitStack() as running:
-        servers = [(target, running.enter_context(serving(command, target))) for target, command in targets(options)]
+        servers = [(target, running.enter_context(serving(command, target))) for target, command in asked]
         idle_lines = [_idle_line(target) for target, _ in servers]
         for round_number in range(1, options.rounds + 1):
             for workload in workloads(options):
@@ -64,7 +66,7 @@ def _bare(options: Namespace, round_number: int) -> list[Measurement]:
     """Each forward in a process of its own: the settings it needs before its imports stay its own."""
     measurements = []
     for forward in FORWARDS:
-        command = [sys.executable, "-m", "scripts.bench_load.bare", forward]
+        command = [sys.executable, "-P", "-m", "scripts.bench_load.bare", forward]
         finished = subprocess.run(
             [*command, str(options.model_folder), str(options.seconds)], check=True, stdout=subprocess.PIPE
         )

@@ -12,9 +12,8 @@ from scripts.bench_load.workloads import WORKLOADS
 BARE = "bare"
 EXAMPLE = """\
 one command for a full comparison:
-  scripts/bench --model all-minilm-l6-v2 --serve "scripts/cotenant serve" \\
+  scripts/bench --serve "scripts/cotenant serve" --model all-minilm-l6-v2 \\
     --peer-name infinity --peer-url http://127.0.0.1:7998 --peer-path /embeddings \\
-    --peer-model all-minilm-l6-v2 \\
     --peer-serve "infinity_emb v2 --model-id FOLDER --served-model-name all-minilm-l6-v2 --port 7998" \\
     --model-folder FOLDER --json figures.json
 """
@@ -28,8 +27,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_server(parser, "", name="cotenant", url="http://127.0.0.1:7997", path="/v1/embeddings")
-    _add_server(parser, "peer-", name="peer", url=None, path="/v1/embeddings")
+    _add_server(parser, "", name="cotenant", url="http://127.0.0.1:7997", model="all-minilm-l6-v2")
+    _add_server(parser, "peer-", name="peer", url=None, model=None)
     parser.add_argument(
         "--lane-header",
         action=argparse.BooleanOptionalAction,
@@ -51,19 +50,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.workload and BARE in options.workload and options.model_folder is None:
         parser.error(f"--workload {BARE} needs --model-folder")
-    if options.peer_url and not options.peer_model:
-        parser.error("--peer-url needs --peer-model")
     if options.rounds < 1 or options.seconds <= 0 or options.warmup_seconds < 0:
         parser.error("--rounds and --seconds must be positive, --warmup-seconds not negative")
     return options
 
 
-def _add_server(parser: argparse.ArgumentParser, prefix: str, *, name: str, url: str | None, path: str) -> None:
+def _add_server(parser: argparse.ArgumentParser, prefix: str, *, name: str, url: str | None, model: str | None) -> None:
     group = parser.add_argument_group("the other server" if prefix else "the server")
     group.add_argument(f"--{prefix}url", default=url)
-    group.add_argument(f"--{prefix}model", required=not prefix, metavar="NAME", help="the model name in requests")
+    group.add_argument(f"--{prefix}model", default=model, metavar="NAME", help="its name in requests")
     group.add_argument(f"--{prefix}name", default=name, help="its name in the table (default: %(default)s)")
-    group.add_argument(f"--{prefix}path", default=path, help="/v1/embeddings (default) or /embeddings")
+    group.add_argument(f"--{prefix}path", default="/v1/embeddings", help="/v1/embeddings (default) or /embeddings")
     group.add_argument(
         f"--{prefix}field",
         action="append",
@@ -101,7 +98,7 @@ def targets(options: argparse.Namespace) -> list[tuple[Target, str | None]]:
     peer = Target(
         name=options.peer_name,
         url=options.peer_url,
-        model=options.peer_model,
+        model=options.peer_model or options.model,
         path=options.peer_path,
         fields=dict(options.peer_field),
         encoding=options.encoding,

@@ -17,6 +17,7 @@ from scripts.bench_load.target import Target, vector_lengths
 READY_LIMIT_S = 180.0
 STOP_LIMIT_S = 30.0
 PROBE_PAUSE_S = 0.5
+PROBE_TEXT = "Which statement closes a file at the end of its block?"
 LOG_TAIL_LINES = 20
 
 
@@ -35,7 +36,7 @@ def serving(command: str | None, target: Target) -> Iterator[int]:
     if command is None:
         yield _await_vectors(target, None, None)
         return
-    if _probe(target) is not None or family(target.port):
+    if family(target.port):
         raise ServerError(f"something listens on port {target.port} already; stop it or leave its --serve out")
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
@@ -50,27 +51,30 @@ def serving(command: str | None, target: Target) -> Iterator[int]:
 def _await_vectors(target: Target, process: subprocess.Popen[bytes] | None, log: IO[str] | None) -> int:
     """Asks for one vector until it comes: `/health` may answer long before the model is loaded."""
     deadline_s = time.monotonic() + (READY_LIMIT_S if process else 0.0)
-    while (dimensions := _probe(target)) is None:
-        ended = process is not None and process.poll() is not None
-        if ended or time.monotonic() > deadline_s:
-            raise ServerError(f"{target.name} gives no vector at {target.url}{target.path}{_tail(log)}")
+    while True:
+        try:
+            return _probe(target)
+        except ServerError as error:
+            ended = process is not None and process.poll() is not None
+            if ended or time.monotonic() > deadline_s:
+                raise ServerError(f"{target.name}: {error}{_tail(log)}") from error
         time.sleep(PROBE_PAUSE_S)
-    return dimensions
 
 
-def _probe(target: Target) -> int | None:
-    """The length of one query's vector, or None while the target does not answer with one."""
-    request = target.query("Which statement closes a file at the end of its block?").payload
-    head, _, body = request.partition(b"\r\n\r\n")
-    method, path, _ = head.decode().split("\r\n")[0].split(" ")
+def _probe(target: Target) -> int:
+    """The length of one query's vector."""
+    head, _, body = target.query(PROBE_TEXT).payload.partition(b"\r\n\r\n")
+    path = head.split(b" ")[1].decode()
     connection = http.client.HTTPConnection(target.host, target.port, timeout=READY_LIMIT_S)
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         content = answer.read()
-        return vector_lengths(content)[0] if answer.status == 200 else None
-    except (OSError, http.client.HTTPException):
-        return None
+        if answer.status != 200:
+            raise ServerError(f"{target.url}{target.path} answers {answer.status}: {content[:200]!r}")
+        return vector_lengths(content)[0]
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        raise ServerError(f"no vector from {target.url}{target.path}: {error!r}") from error
     finally:
         connection.close()
 

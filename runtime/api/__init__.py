@@ -10,7 +10,8 @@
     problems    the error tree as HTTP, the only place
     health      alive, ready, metrics
     record      what one request cost; access: its log line
-    contract    what the edge asks of the engine
+    contract    what the edge asks of the engine; edge: what every handler shares
+    lifecycle   the process around it, from start to drain; loading, logs: what it shows meanwhile
 
 Nothing here knows models, devices or scheduling. A new endpoint is: parse, render, one route.
 """

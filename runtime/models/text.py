@@ -217,7 +217,8 @@ class TextEmbedder(Model):
 
     def _check_ids(self, items: Sequence[Prepared]) -> None:
         """Keep ids that the embedding table lacks off the device; a tokenizer may know more tokens than the model."""
-        rows = self._network.get_input_embeddings().weight.shape[0]
+        table: Any = self._network.get_input_embeddings()
+        rows = table.weight.shape[0]
         for index, item in enumerate(items):
             if item.tokens and int(item.token_ids.max()) >= rows:
                 raise ForwardFailed(f"input {index} holds a token that the model has no embedding for")

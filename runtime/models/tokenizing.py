@@ -6,7 +6,9 @@ never does.
 
 A text is not tokenized to its end only to be cut: a window of characters is tokenized, and doubled until it holds at
 least twice the limit in tokens (or is the whole text). Tokens that far from the window's edge don't depend on it, so
-the result is that of the whole text at a bounded cost.
+the result is that of the whole text at a bounded cost. Two kinds of text can show the edge, and no language does: some
+hundred combining marks in a row, which normalisation reorders, and a run of one character longer than the window that
+is cut on the left, which BPE pairs up from its first character.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from transformers import PreTrainedTokenizerFast
 from runtime.errors import InputTooLong
 from runtime.work import Prepared
 
-WINDOW_CHARS_PER_TOKEN = 16
-"""Prose has 4 to 6 characters a token, so the first window nearly always holds twice the limit."""
+WINDOW_CHARS_PER_TOKEN = 8
+"""Prose has 4 to 6 characters a token, so the first window nearly always holds enough."""
+EDGE_TOKENS = 128
+"""As many may depend on where the window ends: WordPiece knows a word of 100 characters and none of 101."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,16 @@ class Limit:
     max_tokens: int
     truncate: bool = True
     side: str = "right"
+
+    @property
+    def window_tokens(self) -> int:
+        """Tokens that a window must hold so that those which stay are those of the whole text."""
+        return self.max_tokens + max(self.max_tokens, EDGE_TOKENS)
+
+    @property
+    def window_chars(self) -> int:
+        """Size of the first window."""
+        return self.window_tokens * WINDOW_CHARS_PER_TOKEN
 
 
 class TextTokenizer:
@@ -43,9 +57,10 @@ class TextTokenizer:
         self.pad_id = int(fast.pad_token_id or 0)
         self.special_ids = frozenset(fast.all_special_ids)
         self._open = _copy(fast)
-        self._bounded = _copy(fast)
-        self._bounded.enable_truncation(max_tokens, direction=fast.truncation_side)
         self._specials = self._open.num_special_tokens_to_add(False)
+        self._bounded = _copy(fast)
+        # A limit below the special tokens would not cut at all.
+        self._bounded.enable_truncation(max(max_tokens, self._specials), direction=fast.truncation_side)
 
     def encode(self, texts: Sequence[str], limit: Limit) -> list[Prepared]:
         """Token ids of each text, in order.
@@ -63,27 +78,31 @@ class TextTokenizer:
 
     def _encode_bounded(self, texts: Sequence[str]) -> list[Prepared]:
         limit = self.default_limit
-        size = limit.max_tokens * WINDOW_CHARS_PER_TOKEN
-        windows = [text if len(text) <= size else _window(text, size, limit.side) for text in texts]
+        size = limit.window_chars
+        windows = [_window(text, size, limit.side) for text in texts]
         encodings = self._bounded.encode_batch_fast(windows)
         for index, text in enumerate(texts):
-            if len(text) > size and _all_tokens(encodings[index]) < 2 * limit.max_tokens:
+            if len(text) > size and self._all_tokens(encodings[index]) < limit.window_tokens:
                 encodings[index] = self._widen(text, 2 * size, limit)
         return [self._prepared(encoding, bool(encoding.overflowing)) for encoding in encodings]
 
     def _widen(self, text: str, size: int, limit: Limit) -> Encoding:
         while True:
             encoding = self._bounded.encode_batch_fast([_window(text, size, limit.side)])[0]
-            if size >= len(text) or _all_tokens(encoding) >= 2 * limit.max_tokens:
+            if size >= len(text) or self._all_tokens(encoding) >= limit.window_tokens:
                 return encoding
             size *= 2
 
+    def _all_tokens(self, encoding: Encoding) -> int:
+        """Tokens of the whole window, those cut off included; special ones stand in each piece and count once."""
+        return len(encoding) + sum(len(rest) - self._specials for rest in _pieces(encoding))
+
     def _encode_open(self, text: str, limit: Limit, index: int) -> Prepared:
         """The rarer limits: another length, the other side, or none."""
-        size = limit.max_tokens * WINDOW_CHARS_PER_TOKEN
+        size = limit.window_chars
         while True:
             encoding = self._open.encode_batch_fast([_window(text, size, limit.side)], add_special_tokens=False)[0]
-            if size >= len(text) or len(encoding) >= 2 * limit.max_tokens:
+            if size >= len(text) or len(encoding) >= limit.window_tokens:
                 break
             size *= 2
         room = limit.max_tokens - self._specials
@@ -113,11 +132,6 @@ def _copy(fast: PreTrainedTokenizerFast) -> Tokenizer:
 
 def _window(text: str, size: int, side: str) -> str:
     return text[:size] if side == "right" else text[-size:]
-
-
-def _all_tokens(encoding: Encoding) -> int:
-    """Tokens of the whole window: those kept and those cut off."""
-    return len(encoding) + sum(len(rest) for rest in _pieces(encoding))
 
 
 def _pieces(encoding: Encoding) -> Iterable[Encoding]:

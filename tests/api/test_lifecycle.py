@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.fakes import FakeEngine, spec, status
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 20.0
+CLIENTS = 16
 
 
 class LivingEngine(FakeEngine):
@@ -75,7 +77,9 @@ def play(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Serve an engine while a scene, given the engine and the URL, goes on; then what was printed."""
 
     async def both(engine: LivingEngine, scene: Scene) -> None:
-        bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(CLIENTS))
+        bound: asyncio.Future[str] = loop.create_future()
 
         async def serve(
             app: ASGIApp, settings: ServerSettings, stop: asyncio.Event, *, on_bound: server.OnBound
@@ -167,14 +171,14 @@ def test_a_signal_lets_the_requests_in_flight_finish(number: signal.Signals, pla
     async def scene(engine: LivingEngine, url: str) -> None:
         engine.gate = asyncio.Event()
         engine.finish_loading()
-        requests = [asyncio.create_task(embed(url)) for _ in range(16)]
-        await until(lambda: len(engine.jobs) == 16)
+        requests = [asyncio.create_task(embed(url)) for _ in range(CLIENTS)]
+        await until(lambda: len(engine.jobs) == CLIENTS)
         send(number)
         await until(lambda: "stop" in engine.events)
         assert not engine.ready
         assert not any(request.done() for request in requests)
         engine.gate.set()
-        assert await asyncio.gather(*requests) == [200] * 16
+        assert await asyncio.gather(*requests) == [200] * CLIENTS
 
     engine = LivingEngine()
     play(engine, scene)

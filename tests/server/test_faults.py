@@ -42,7 +42,8 @@ def test_a_model_whose_forward_raises_fails_its_own_requests_only(server: Server
     states = {model["id"]: model["state"] for model in ready.json()["models"]}
     assert states["poisoned"] == "unwell"
     assert states["good"] == "ready"
-    assert 'cotenant_job_errors_total{code="forward_failed",model="poisoned"} 20.0' in server.client.get("/metrics").text
+    metrics = server.client.get("/metrics").text
+    assert 'cotenant_job_errors_total{code="forward_failed",model="poisoned"} 20.0' in metrics
     assert embed(server, "poisoned", "harmless").status_code == 200
     assert server.client.get("/ready").status_code == 200
 

@@ -143,7 +143,7 @@ class Engine:
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
         job = ticket.job
-        estimate = sum(min(len(text) // CHARS_PER_TOKEN + 2, worker.max_tokens) for text in job.inputs)
+        estimate = sum(min(len(item) // CHARS_PER_TOKEN + 2, worker.max_tokens) for item in job.inputs)
         worker.preparing_tokens += estimate
         try:
             prepared = await self._preparation.prepare(worker.ready_model(job.task), job)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Row = NDArray[Any]
+Input: TypeAlias = str | Sequence[int]
+"""A text, or token ids of the model's own vocabulary with the special tokens already in their places."""
+Row: TypeAlias = NDArray[Any]
 """What a model gives for one input: `(dim,)` for an embedding, `(tokens, dim)` for a multi-vector."""
 
 
@@ -39,7 +41,7 @@ class Job:
     model: str
     """The registry id of the model, already resolved by the router."""
     task: Task
-    inputs: Sequence[str]
+    inputs: Sequence[Input]
     lane: Lane = Lane.ONLINE
     dimensions: int | None = None
     """Cut every vector to its first `dimensions` numbers, then normalise. None: the model's own width."""

@@ -10,10 +10,10 @@ from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import lane_of, off_loop, read_json
 from runtime.api.record import Record
-from runtime.api.schemas import EmbeddingRequest, parse_embedding
+from runtime.api.schemas import EmbeddingRequest, parse_embedding, refuse_token_ids
 from runtime.api.tensors import embedding_items, render, wire_bytes
 from runtime.registry import ModelSpec
-from runtime.work import Job, Lane, Result, Task
+from runtime.work import Input, Job, Lane, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -25,10 +25,12 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     request, inputs = await off_loop(len(body), parse_embedding, body, edge.limits.max_inputs)
     spec = edge.engine.resolve(request.model, Task.EMBED)
     record.model = spec.name
+    if not spec.accept_token_ids:
+        refuse_token_ids(inputs)
     record.lane = lane_of(exchange, request.priority)
     record.compute = edge.compute(spec.id)
     record.inputs = len(inputs)
-    record.characters = sum(map(len, inputs))
+    record.characters = sum(len(item) for item in inputs if isinstance(item, str))
     job = embedding_job(request, spec, inputs, record.lane, exchange.request_id)
     result = await exchange.while_connected(edge.engine.run(job))
     note(result, record)
@@ -39,7 +41,7 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     return answer
 
 
-def embedding_job(request: EmbeddingRequest, spec: ModelSpec, inputs: Sequence[str], lane: Lane, job_id: str) -> Job:
+def embedding_job(request: EmbeddingRequest, spec: ModelSpec, inputs: Sequence[Input], lane: Lane, job_id: str) -> Job:
     """The request with its defaults resolved."""
     limit = request.truncate_prompt_tokens
     return Job(

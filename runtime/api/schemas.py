@@ -6,6 +6,7 @@ as absent and unknown fields are ignored, because their clients send both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import orjson
@@ -22,6 +23,7 @@ from runtime.errors import (
     TooManyInputs,
     UnsupportedCapability,
 )
+from runtime.work import Input
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -35,6 +37,7 @@ FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
 TOKEN_IDS_REMEDY = (
     "input must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
     " in LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False"
+    " (ids of this model's own tokenizer need accept_token_ids in the registry)"
 )
 
 Truncation = Literal["end", "start", "none"]
@@ -73,7 +76,7 @@ class EmbeddingRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
 
     input: Any
-    """Checked by `texts`, which is faster and clearer than a union of lists."""
+    """Checked by `inputs_of`, which is faster and clearer than a union of lists."""
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     embed_dtype: Literal["float32", "float16"] | None = None
@@ -96,17 +99,17 @@ class EmbeddingRequest(BaseModel):
     """Lower is sooner; above 0 waits in the bulk lane."""
 
     @property
-    def side(self) -> Literal["left", "right"]:
-        """The side from which over-long inputs are cut."""
-        return self.truncation_side or ("left" if self.truncate == "start" else "right")
+    def side(self) -> Literal["left", "right"] | None:
+        """The side from which over-long inputs are cut; None: the model's own."""
+        return self.truncation_side or ("left" if self.truncate == "start" else None)
 
 
-def parse_embedding(body: bytes, max_inputs: int) -> tuple[EmbeddingRequest, list[str]]:
-    """The request and its texts. Raises RequestError."""
+def parse_embedding(body: bytes, max_inputs: int) -> tuple[EmbeddingRequest, list[Input]]:
+    """The request and its inputs. Raises RequestError."""
     request = validated(EmbeddingRequest, json_object(body))
     if request.modality != "text":
         raise UnsupportedCapability("modality must be 'text': this route embeds text", param="modality")
-    return request, texts(request.input, max_inputs)
+    return request, inputs_of(request.input, max_inputs)
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -140,31 +143,29 @@ def invalid_field(error: ValidationError) -> InvalidRequest:
     return FIELD_ERRORS.get(param, InvalidRequest)(message, param=param)
 
 
-def texts(value: object, max_inputs: int) -> list[str]:
-    """`input` as a list of texts; the empty text is one. Raises InvalidRequest's kinds."""
+def inputs_of(value: object, max_inputs: int) -> list[Input]:
+    """`input` as a list of texts or of token ids; the empty text is a text. Raises InvalidRequest's kinds."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
         raise InvalidRequest("input must be a string or a list of strings", param="input")
     if not value:
         raise EmptyInput("input is an empty list")
-    if is_token_ids(value[0]):
-        raise TokenIdsNotAccepted(TOKEN_IDS_REMEDY)
+    if type(value[0]) is int:
+        return [token_ids(value, 0)]
     if len(value) > max_inputs:
         raise TooManyInputs(f"input holds {len(value)} texts, this server takes at most {max_inputs} in one request")
-    for index, item in enumerate(value):
-        if type(item) is not str:
-            raise not_text(item, index)
-    return value
+    return [item if type(item) is str else token_ids(item, index) for index, item in enumerate(value)]
 
 
-def is_token_ids(item: object) -> bool:
-    """Whether an item of `input` is a token id or a list of them."""
-    return type(item) is int or (isinstance(item, list) and bool(item) and type(item[0]) is int)
+def token_ids(item: object, index: int) -> list[int]:
+    """An input that is no text as token ids. Raises InvalidRequest where it is neither."""
+    if not isinstance(item, list) or not item or not all(type(token) is int and token >= 0 for token in item):
+        raise InvalidRequest(f"input[{index}] must be a string", param="input")
+    return item
 
 
-def not_text(item: object, index: int) -> InvalidRequest:
-    """The refusal of an item that is no string."""
-    if is_token_ids(item):
-        return TokenIdsNotAccepted(TOKEN_IDS_REMEDY)
-    return InvalidRequest(f"input[{index}] must be a string", param="input")
+def refuse_token_ids(inputs: Sequence[Input]) -> None:
+    """For models that take only text. Raises TokenIdsNotAccepted, which says what to do."""
+    if not all(isinstance(item, str) for item in inputs):
+        raise TokenIdsNotAccepted(TOKEN_IDS_REMEDY)

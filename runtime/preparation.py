@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+from runtime.errors import Draining
 from runtime.models.base import Model
 from runtime.work import Job, Prepared
 
@@ -21,13 +22,22 @@ class Preparation:
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="prepare")
+        self._closed = False
 
     async def prepare(self, model: Model, job: Job) -> list[Prepared]:
-        """Items of `job`, in order. Raises what `Model.prepare` raises."""
+        """Items of `job`, in order. Raises what `Model.prepare` raises, and Draining when the pool is closed first."""
         if len(job.inputs) <= INLINE_ITEMS and sum(map(len, job.inputs)) <= INLINE_CHARS:
             return model.prepare(job)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, model.prepare, job)
+        prepared = self._pool.submit(model.prepare, job)
+        try:
+            return await asyncio.wrap_future(prepared)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and task is not None and not task.cancelling():
+                raise Draining("the server stopped before this request was done") from None
+            raise
 
     def close(self) -> None:
         """End the threads; work that has not begun is dropped."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)

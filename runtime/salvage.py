@@ -14,8 +14,9 @@ from runtime.batch_queue import Entry
 from runtime.errors import CotenantError, ForwardFailed, NonFiniteOutput, OutOfMemory
 from runtime.work import Row
 
-MAX_FAILURES_IN_A_ROW = 8
-"""A batch that keeps failing while it is split fails as a whole: then the model is at fault, not an input."""
+MAX_GUILTY_IN_A_ROW = 8
+"""After so many inputs that fail even alone and none that runs, whatever fails next fails as a whole: then the model
+is at fault, not an input."""
 
 Answer: TypeAlias = Row | CotenantError
 Rerun: TypeAlias = Callable[[Sequence[Entry]], list[Answer]]
@@ -28,12 +29,13 @@ class Salvage:
         """`rerun` runs some of the entries again in this thread and raises what the model raises."""
         self._rerun = rerun
         self._is_out_of_memory = is_out_of_memory
-        self._failures = 0
+        self._guilty_in_a_row = 0
 
     def answers(self, entries: Sequence[Entry], error: BaseException) -> list[Answer]:
         """A row or an error for each entry. Recursion is as deep as the batch can be halved."""
-        self._failures += 1
-        if len(entries) == 1 or self._failures > MAX_FAILURES_IN_A_ROW:
+        if len(entries) == 1:
+            self._guilty_in_a_row += 1
+        if len(entries) == 1 or self._guilty_in_a_row >= MAX_GUILTY_IN_A_ROW:
             return [self._answer(error, entry) for entry in entries]
         middle = len(entries) // 2
         return [*self._part(entries[:middle]), *self._part(entries[middle:])]
@@ -45,7 +47,7 @@ class Salvage:
             # Without its traceback, which holds the failed run's tensors.
             error: BaseException = raised.with_traceback(None)
         else:
-            self._failures = 0
+            self._guilty_in_a_row = 0
             return answers
         return self.answers(entries, error)
 

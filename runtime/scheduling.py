@@ -3,7 +3,8 @@
 Online work goes first, the queue with the least slack before the others (its due time minus the time it needs).
 Bulk work shares what is left by weighted fair queueing on measured device time (start-time fair queueing, Goyal et
 al. 1996): a queue's virtual time grows by milliseconds / weight, the least goes first, and a queue that wakes starts
-at the present so that idling earns no credit. A minimum share keeps bulk alive under endless online work.
+at the present (where the queue chosen last stood) so that idling earns no credit. A minimum share keeps bulk alive
+under endless online work.
 """
 
 from __future__ import annotations
@@ -82,15 +83,13 @@ class FairShare:
         if online and not (bulk and self._bulk_is_starved()):
             return self._take(min(online, key=lambda queue: self._slack_s(queue, now_s)))
         if bulk:
-            return self._take(min(bulk, key=self._virtual_start))
+            return self._take(self._fairest(bulk))
         return None
 
     def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
         """See Policy.charge."""
         if lane is Lane.BULK:
-            start = max(self._virtual_ms.get(model, 0.0), self._now_virtual_ms)
-            self._now_virtual_ms = start
-            self._virtual_ms[model] = start + device_ms / self.weights.get(model, 1.0)
+            self._virtual_ms[model] = self._virtual_ms.get(model, 0.0) + device_ms / self.weights.get(model, 1.0)
         if contended:
             fade = max(0.0, 1.0 - device_ms / CONTENTION_MEMORY_MS)
             for each in Lane:
@@ -101,6 +100,15 @@ class FairShare:
         cost = self.predict_ms.get(queue.model)
         needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens)) if cost else 0.0
         return queue.due_s - now_s - needed_ms / 1000.0
+
+    def _fairest(self, bulk: Sequence[Waiting]) -> Waiting:
+        """The queue with the least virtual time, which becomes the present.
+
+        Not when its batch is charged: lanes work side by side, and the present may not pass a queue that waits.
+        """
+        chosen = min(bulk, key=self._virtual_start)
+        self._now_virtual_ms = self._virtual_ms[chosen.model] = self._virtual_start(chosen)
+        return chosen
 
     def _virtual_start(self, queue: Waiting) -> float:
         return max(self._virtual_ms.get(queue.model, 0.0), self._now_virtual_ms)

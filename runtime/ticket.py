@@ -28,12 +28,14 @@ class Ticket:
         self._last_landed_s = 0.0
 
     def open(self, prepared: Sequence[Prepared]) -> list[Entry]:
-        """Entries for the queue, one for each input."""
+        """Entries for the queue, one for each input; a Job without inputs is done at once."""
         now = time.perf_counter()
         self.timings.prepare_ms = (now - self.started_s) * 1000.0
         self.entries = [Entry(item, self, index, now, self.due_s) for index, item in enumerate(prepared)]
         self._rows = [None] * len(prepared)
         self._missing = len(prepared)
+        if not prepared and not self.future.done():
+            self.future.set_result(None)
         return self.entries
 
     @property

@@ -91,7 +91,7 @@ class CountingModel(Model):
         self.started = threading.Semaphore(0)
 
     def prepare(self, job: Job) -> list[Prepared]:
-        return [Prepared(token_ids=np.array([ord(c) for c in text], dtype=np.int32)) for text in job.inputs]
+        return [Prepared(token_ids=np.array([ord(c) for c in str(text)], dtype=np.int32)) for text in job.inputs]
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
         texts = ["".join(map(chr, item.token_ids)) for item in items]

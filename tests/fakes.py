@@ -128,8 +128,8 @@ class FakeEngine:
         await self._wait(job)
         return Result(
             model=job.model,
-            rows=[vector(text)[: job.dimensions] for text in job.inputs],
-            tokens=sum(map(tokens, job.inputs)),
+            rows=[vector(text)[: job.dimensions] for text in map(str, job.inputs)],
+            tokens=sum(map(tokens, map(str, job.inputs))),
             truncated_inputs=self.truncated_inputs,
             timings=TIMINGS,
         )

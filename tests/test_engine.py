@@ -79,7 +79,7 @@ async def test_concurrent_jobs_of_two_models_get_their_own_rows() -> None:
         jobs = [job("ab"[i % 2], *[f"{i}-{k}" for k in range(i % 7 + 1)]) for i in range(100)]
         results = await asyncio.gather(*map(engine.run, jobs))
         for each, result in zip(jobs, results, strict=True):
-            assert_rows(result, list(each.inputs))
+            assert_rows(result, [str(text) for text in each.inputs])
 
 
 async def test_no_batch_is_larger_than_the_budget_unless_it_is_one_input() -> None:

@@ -15,7 +15,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from runtime.devices.cpu import CpuDevice
-from runtime.errors import InputTooLong, InvalidDimensions, UnknownPrompt, UnsupportedModel
+from runtime.errors import InputTooLong, InvalidDimensions, InvalidRequest, UnknownPrompt, UnsupportedModel
 from runtime.models.base import Model
 from runtime.models.loading import load_model
 from runtime.registry import ModelSpec
@@ -190,6 +190,16 @@ def test_the_left_end_can_be_cut_instead(loaded: Loaded) -> None:
     whole = loaded.model.prepare(loaded.job([long]))[0]
     assert left.tokens == 16
     np.testing.assert_array_equal(left.token_ids[-8:], whole.token_ids[-8:])
+
+
+def test_the_models_own_token_ids_give_the_texts_vector(loaded: Loaded) -> None:
+    some = texts()[3:9]
+    items = loaded.model.prepare(loaded.job(some))
+    by_ids = replace(loaded.job([]), inputs=[item.token_ids.tolist() for item in items])
+    assert difference(loaded.embed(by_ids), loaded.embed(loaded.job(some))) <= FP32
+    for wrong in ([-1], [10**9], []):
+        with pytest.raises(InvalidRequest):
+            loaded.model.prepare(replace(loaded.job([]), inputs=[wrong]))
 
 
 def test_bad_neighbours_are_told_apart_from_good_ones(tiny_model: Callable[[str], Path]) -> None:

@@ -40,14 +40,17 @@ TOKEN_IDS_REMEDY = (
     " (ids of this model's own tokenizer need accept_token_ids in the registry)"
 )
 
-Truncation = Literal["end", "start", "none"]
+Truncation = Literal["default", "end", "start", "none"]
 TRUNCATION_WORDS: dict[str, Truncation] = {
-    "true": "end",
+    "true": "default",
     "end": "end",
     "start": "start",
     "false": "none",
     "none": "none",
 }
+
+CUT_SIDES: dict[Truncation, Literal["left", "right"]] = {"start": "left", "end": "right"}
+"""The others cut, if at all, where the model's own tokenizer does."""
 
 
 def truncation(value: object) -> Truncation:
@@ -86,7 +89,7 @@ class EmbeddingRequest(BaseModel):
     """0: the model's own width."""
     modality: str = "text"
     normalize: bool | None = None
-    truncate: Annotated[Truncation, BeforeValidator(truncation)] = "end"
+    truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     truncate_prompt_tokens: Annotated[int, BeforeValidator(token_limit)] = -1
     """-1: the model's own limit."""
     truncation_side: Annotated[Literal["left", "right"], BeforeValidator(lower)] | None = Field(
@@ -101,7 +104,7 @@ class EmbeddingRequest(BaseModel):
     @property
     def side(self) -> Literal["left", "right"] | None:
         """The side from which over-long inputs are cut; None: the model's own."""
-        return self.truncation_side or ("left" if self.truncate == "start" else None)
+        return self.truncation_side or CUT_SIDES.get(self.truncate)
 
 
 def parse_embedding(body: bytes, max_inputs: int) -> tuple[EmbeddingRequest, list[Input]]:

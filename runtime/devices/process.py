@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+CGROUP = Path("/sys/fs/cgroup")
 GIL_SWITCH_INTERVAL_S = 0.0005
 """A forward holds the GIL only between kernels; at 5 ms it would wait that long for each turn."""
 
@@ -40,8 +42,7 @@ def usable_cores() -> int:
 def _cgroup_cores() -> float | None:
     """The CPU quota of cgroup v2 or v1 in cores; None when there is none."""
     try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
+        quota, period = (CGROUP / "cpu.max").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         quota, period = _read_v1("cpu.cfs_quota_us"), _read_v1("cpu.cfs_period_us")
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
@@ -51,7 +52,6 @@ def _cgroup_cores() -> float | None:
 
 def _read_v1(name: str) -> str:
     try:
-        with open(f"/sys/fs/cgroup/cpu/{name}", encoding="ascii") as file:
-            return file.read().strip()
+        return (CGROUP / "cpu" / name).read_text(encoding="ascii").strip()
     except OSError:
         return ""

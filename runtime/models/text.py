@@ -7,6 +7,7 @@ normalising are ours, so that each vector is what `SentenceTransformer.encode` g
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ class TextEmbedder(Model):
         transformer: Any = self._reference[0]
         self._network: PreTrainedModel = transformer.auto_model
         self._tokenizer = TextTokenizer(
-            transformer.tokenizer, max_tokens(self._network, transformer.max_seq_length, spec.max_length)
+            transformer.tokenizer,
+            max_tokens(self._network, transformer.max_seq_length, spec.max_length),
+            self._network.get_input_embeddings().weight.shape[0],
         )
         self._prompts = {name: text or "" for name, text in self._reference.prompts.items()} | spec.prompts
         self._default_prompt = spec.default_prompt or self._reference.default_prompt_name
@@ -120,20 +123,19 @@ class TextEmbedder(Model):
         """Tokenize each text behind its prompt; see Model.prepare."""
         finish = self._finish(job)
         prompt = self._prompt(job.prompt_name)
-        texts = [prompt + text for text in job.inputs] if prompt else job.inputs
+        limit = self._limit(job)
         excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
-        items = self._tokenizer.encode(texts, self._limit(job))
+        texts = [prompt + text for text in job.inputs if isinstance(text, str)]
+        encoded = iter(self._tokenizer.encode(texts, limit))
+        items = [
+            next(encoded) if isinstance(item, str) else self._tokenizer.take(item, limit, index)
+            for index, item in enumerate(job.inputs)
+        ]
         if self._device.index_errors_are_fatal:
             self._check_ids(items)
         return [
-            Prepared(
-                token_ids=item.token_ids,
-                type_ids=item.type_ids,
-                prompt_tokens=excluded,
-                finish=finish,
-                truncated=item.truncated,
-            )
-            for item in items
+            replace(item, finish=finish, prompt_tokens=excluded if isinstance(given, str) else 0)
+            for item, given in zip(items, job.inputs, strict=True)
         ]
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
@@ -217,8 +219,7 @@ class TextEmbedder(Model):
 
     def _check_ids(self, items: Sequence[Prepared]) -> None:
         """Keep ids that the embedding table lacks off the device; a tokenizer may know more tokens than the model."""
-        table: Any = self._network.get_input_embeddings()
-        rows = table.weight.shape[0]
+        rows = self._tokenizer.embeddings
         for index, item in enumerate(items):
             if item.tokens and int(item.token_ids.max()) >= rows:
                 raise ForwardFailed(f"input {index} holds a token that the model has no embedding for")

@@ -20,7 +20,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from runtime.errors import InputTooLong
+from runtime.errors import InputTooLong, InvalidRequest
 from runtime.work import Prepared
 
 WINDOW_CHARS_PER_TOKEN = 8
@@ -51,7 +51,9 @@ class Limit:
 class TextTokenizer:
     """Turns texts into token ids exactly as transformers would for each text alone."""
 
-    def __init__(self, fast: PreTrainedTokenizerFast, max_tokens: int) -> None:
+    def __init__(self, fast: PreTrainedTokenizerFast, max_tokens: int, embeddings: int) -> None:
+        """`embeddings`: rows of the model's embedding table, which bound the ids that a caller may send."""
+        self.embeddings = embeddings
         self.default_limit = Limit(max_tokens=max_tokens, side=fast.truncation_side)
         self.has_type_ids = "token_type_ids" in fast.model_input_names
         self.pad_id = int(fast.pad_token_id or 0)
@@ -70,6 +72,19 @@ class TextTokenizer:
         if limit == self.default_limit:
             return self._encode_bounded(texts)
         return [self._encode_open(text, limit, index) for index, text in enumerate(texts)]
+
+    def take(self, ids: Sequence[int], limit: Limit, index: int) -> Prepared:
+        """Token ids that a caller sends in place of text, special tokens included.
+
+        Raises InvalidRequest for ids that the model has no embedding for, InputTooLong as `encode` does.
+        """
+        if not ids or min(ids) < 0 or max(ids) >= self.embeddings:
+            raise InvalidRequest(f"input {index}: token ids must be from 0 to {self.embeddings - 1}", param="input")
+        too_long = len(ids) > limit.max_tokens
+        if too_long and not limit.truncate:
+            raise InputTooLong(_too_long(index, len(ids), False, limit.max_tokens))
+        kept = ids[-limit.max_tokens :] if limit.side == "left" else ids[: limit.max_tokens]
+        return Prepared(token_ids=np.array(kept, dtype=np.int32), truncated=too_long)
 
     def prompt_tokens(self, prompt: str) -> int:
         """Leading tokens that `prompt` takes, a closing special token not counted."""

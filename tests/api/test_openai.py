@@ -63,7 +63,7 @@ def test_nulls_and_unknown_fields_count_as_absent(client: TestClient, engine: Fa
     assert embed(client, input="abc", colour="green", **nulls) == embed(client, input="abc")
     first, second = engine.jobs
     assert (first.dimensions, first.normalize, first.prompt_name) == (None, None, None)
-    assert (first.truncate, first.truncation_side, first.max_tokens) == (True, "right", None)
+    assert (first.truncate, first.truncation_side, first.max_tokens) == (True, None, None)
     assert first.lane is second.lane is Lane.ONLINE
 
 
@@ -76,6 +76,7 @@ def test_nulls_and_unknown_fields_count_as_absent(client: TestClient, engine: Fa
         ({"dimensions": None, "output_dimension": 3}, {"dimensions": 3}),
         ({"normalize": False}, {"normalize": False}),
         ({"normalize": "true"}, {"normalize": True}),
+        ({"truncate": True}, {"truncate": True, "truncation_side": None}),
         ({"truncate": False}, {"truncate": False}),
         ({"truncate": "false"}, {"truncate": False}),
         ({"truncate": "NONE"}, {"truncate": False}),
@@ -216,3 +217,13 @@ def test_the_openai_sdk_gets_its_vectors_over_a_socket(http: HttpServer) -> None
         assert (refused.value.code, refused.value.param) == ("token_ids_not_accepted", "input")
         with pytest.raises(NotFoundError, match="owner/letters"):
             sdk.embeddings.create(model="nope", input="a")
+
+
+def test_token_ids_reach_only_a_model_that_accepts_them(client: TestClient, engine: FakeEngine) -> None:
+    for ids in ([1, 2, 3], [[1, 2], [3]], ["text", [1, 2]]):
+        answer = client.post("/v1/embeddings", json={"input": ids})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "token_ids_not_accepted")
+    engine.specs = [spec.model_copy(update={"accept_token_ids": True}) for spec in engine.specs]
+    for ids, expected in (([1, 2], [[1, 2]]), ([[1, 2], [3]], [[1, 2], [3]]), (["text", [1]], ["text", [1]])):
+        assert client.post("/v1/embeddings", json={"input": ids}).status_code == 200
+        assert list(engine.jobs[-1].inputs) == expected

@@ -28,16 +28,22 @@ class Preparation:
         """Items of `job`, in order. Raises what `Model.prepare` raises, and Draining when the pool is closed first."""
         if len(job.inputs) <= INLINE_ITEMS and sum(map(len, job.inputs)) <= INLINE_CHARS:
             return model.prepare(job)
+        self._check_open()
         prepared = self._pool.submit(model.prepare, job)
         try:
             return await asyncio.wrap_future(prepared)
         except asyncio.CancelledError:
+            # `close` cancels what has not begun, and then it isn't the client who hung up.
             task = asyncio.current_task()
-            if self._closed and task is not None and not task.cancelling():
-                raise Draining("the server stopped before this request was done") from None
+            if task is not None and not task.cancelling():
+                self._check_open()
             raise
 
     def close(self) -> None:
         """End the threads; work that has not begun is dropped."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Draining("the server stopped before this request was done")

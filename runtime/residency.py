@@ -77,7 +77,7 @@ class Residency:
         self._admission.reserve(spec.id, self._backend.predict(spec, self._device, budget))
         model = self._backend.load(spec, self._device)
         footprint = Footprint(
-            weight_bytes=model.facts.weight_bytes,
+            weight_bytes=model.facts.weight_bytes + model.facts.graph_bytes,
             activation_bytes=model.facts.activation_bytes_per_token * budget,
             measured=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runtime.errors import ConfigurationError, ModelNotFound, ModelRequired, UnsupportedCapability
+from runtime.registry import basename
 from runtime.work import Task
 from runtime.worker import Worker
 
@@ -23,9 +24,11 @@ class Router:
                 if name in self._exact:
                     raise ConfigurationError(f"two models answer to the name {name}")
                 self._exact[name] = worker
-        self._by_basename: dict[str, set[str]] = {}
+        self._by_basename: dict[str, list[Worker]] = {}
         for name, worker in self._exact.items():
-            self._by_basename.setdefault(_basename(name), set()).add(worker.spec.id)
+            namesakes = self._by_basename.setdefault(basename(name), [])
+            if worker not in namesakes:
+                namesakes.append(worker)
 
     def resolve(self, name: str | None, task: Task) -> Worker:
         """The worker that `name` means.
@@ -34,7 +37,7 @@ class Router:
         """
         if not name or name in UNNAMED:
             return self._only_one_for(task)
-        worker = self._exact.get(name) or self._unique_basename(name)
+        worker = self._exact.get(name) or self._by_its_basename(name)
         if worker is None:
             raise ModelNotFound(f"no such model here; served: {_names(self.workers)}")
         if not worker.can(task):
@@ -53,14 +56,13 @@ class Router:
             raise UnsupportedCapability(f"no model here can {task}")
         raise ModelRequired(f"name a model; those that can {task}: {_names(able)}")
 
-    def _unique_basename(self, name: str) -> Worker | None:
-        ids = self._by_basename.get(_basename(name), set())
-        return self._exact[next(iter(ids))] if len(ids) == 1 and "/" not in name else None
+    def _by_its_basename(self, name: str) -> Worker | None:
+        """The only worker with that basename; a name with an owner means that owner's model and no other."""
+        namesakes = [] if "/" in name else self._by_basename.get(basename(name), [])
+        if len(namesakes) > 1:
+            raise ModelRequired(f"several models have that name; say which: {_names(namesakes)}")
+        return namesakes[0] if namesakes else None
 
 
 def _names(workers: Iterable[Worker]) -> str:
     return ", ".join(worker.spec.name for worker in workers)
-
-
-def _basename(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1].lower()

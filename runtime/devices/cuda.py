@@ -80,19 +80,25 @@ class CudaDevice(Device):
 
     def upload(self, arrays: Mapping[str, NDArray[np.int32]]) -> dict[str, Any]:
         """Lay the arrays back to back in one pinned buffer and copy it once; the tensors are views of the copy."""
-        staging, event = self._inbound.take(sum(array.size for array in arrays.values()))
-        host = staging.numpy()
-        start = 0
-        for array in arrays.values():
-            host[start : start + array.size] = array.reshape(-1)
-            start += array.size
-        landed = staging.to(self._device, non_blocking=True)
-        event.record()
+        size = sum(array.size for array in arrays.values())
+        landed = torch.empty(size, dtype=torch.int32, device=self._device)
+        self.upload_into(landed, arrays)
         tensors, start = {}, 0
         for name, array in arrays.items():
             tensors[name] = landed[start : start + array.size].view(array.shape)
             start += array.size
         return tensors
+
+    def upload_into(self, target: torch.Tensor, arrays: Mapping[str, NDArray[np.int32]]) -> None:
+        """Fill a flat int32 tensor of the GPU with the arrays, back to back, in one copy."""
+        staging, event = self._inbound.take(target.numel())
+        host = staging.numpy()
+        start = 0
+        for array in arrays.values():
+            host[start : start + array.size] = array.reshape(-1)
+            start += array.size
+        target.copy_(staging, non_blocking=True)
+        event.record()
 
     def download(self, rows: Sequence[torch.Tensor]) -> Download:
         """Flatten on the GPU and start one copy into a pinned buffer."""

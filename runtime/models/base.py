@@ -31,6 +31,8 @@ class ModelFacts:
     execution_reason: str
     prompts: tuple[str, ...]
     weight_bytes: int
+    graph_bytes: int = 0
+    """Held by captured graphs, beside the weights."""
     activation_bytes_per_token: int
 
 

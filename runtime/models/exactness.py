@@ -36,6 +36,12 @@ class Checkable(Protocol):
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
 
+    def capture(self) -> bool:
+        """Record small batches for replay, where the device can. Whether that was done."""
+
+    def release_graphs(self) -> None:
+        """Replay nothing."""
+
     def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
         """The reference library's vectors, one by one."""
 
@@ -59,6 +65,12 @@ def choose_execution(model: Checkable, wanted: str, window_tokens: int | None, h
     for execution in _candidates(model, wanted, reasons):
         model.use(execution)
         problem = _problem(model, job, reference, half)
+        if problem is None and model.capture():
+            # A replayed batch must agree as well; if it doesn't, the eager path has just been found right.
+            wrong = _problem(model, job, reference, half)
+            if wrong is not None:
+                model.release_graphs()
+                reasons.append(f"CUDA graphs: {wrong}")
         if problem is None:
             return "; ".join([*reasons, f"{execution}: equal to the reference on {len(texts)} texts"])
         reasons.append(f"{execution}: {problem}")

@@ -6,6 +6,7 @@ normalising are ours, so that each vector is what `SentenceTransformer.encode` g
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,15 +18,19 @@ from sentence_transformers.base.modules import Normalize
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
+from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed, InvalidDimensions, UnknownPrompt, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
 from runtime.models.base import Execution, Flight, Model, ModelFacts
 from runtime.models.finishing import send_vectors
+from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, max_tokens, position_offset
 from runtime.models.packing import BUCKET_WASTE, buckets, pack, pad
 from runtime.models.tokenizing import Limit, TextTokenizer
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Job, Prepared, Row
+
+log = logging.getLogger(__name__)
 
 PACKABLE_MODULES = frozenset({"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"})
 """sentence-transformers modules that take a flat row; others see a padded rectangle."""
@@ -62,6 +67,7 @@ class TextEmbedder(Model):
         self._offset = position_offset(self._network)
         self._excludes_prompt = any(not getattr(module, "include_prompt", True) for module in modules)
         self._packed = False
+        self._graphs: RowGraphs | None = None
         self._waste = BUCKET_WASTE
         self._width = int(self._reference.truncate_dim or self._reference.get_embedding_dimension() or 0)
         self._padded_attention = self._network.config._attn_implementation
@@ -103,6 +109,26 @@ class TextEmbedder(Model):
         self._reference.max_seq_length = self._tokenizer.default_limit.max_tokens
         return [self._reference.encode(text, show_progress_bar=False) for text in texts]
 
+    def capture(self) -> bool:
+        """On CUDA, in half precision and packed: record small batches as graphs. Whether that was done."""
+        if not (isinstance(self._device, CudaDevice) and self._packed and self.half):
+            return False
+        shape = RowShape(
+            with_type_ids=self._tokenizer.has_type_ids,
+            position_offset=self._offset,
+            max_tokens=self._tokenizer.default_limit.max_tokens,
+        )
+        try:
+            with torch.inference_mode():
+                self._graphs = RowGraphs(self._device, self._vectors_of_row, shape)
+        except RuntimeError as error:
+            log.warning("no CUDA graphs for this model: %s", type(error).__name__)
+        return self._graphs is not None
+
+    def release_graphs(self) -> None:
+        """Run every batch eagerly."""
+        self._graphs = None
+
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the path."""
         weights = list(self._reference.parameters()) + list(self._reference.buffers())
@@ -114,6 +140,7 @@ class TextEmbedder(Model):
             execution_reason=execution_reason,
             prompts=tuple(self._prompts),
             weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
+            graph_bytes=self._graphs.held_bytes if self._graphs else 0,
             activation_bytes_per_token=activation_bytes_per_token(self._network.config.to_dict(), self._dtype.itemsize),
         )
 
@@ -150,6 +177,7 @@ class TextEmbedder(Model):
 
     def close(self) -> None:
         """Let go of every tensor."""
+        self._graphs = None
         del self._network, self._reference, self._chain
 
     # -- parts -------------------------------------------------------------------------------------------------
@@ -170,6 +198,10 @@ class TextEmbedder(Model):
     def _forward_packed(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
         """Vectors `(items, dim)` of one flat row, and which item each vector is of."""
         row = pack(items, self._offset, self._tokenizer.has_type_ids)
+        if self._graphs is not None and not items[0].prompt_tokens:
+            replayed = self._graphs.run(row)
+            if replayed is not None:
+                return replayed, row.order.tolist()
         arrays = {
             "input_ids": row.input_ids[None],
             "position_ids": row.position_ids[None],
@@ -180,8 +212,7 @@ class TextEmbedder(Model):
             arrays["token_type_ids"] = row.type_ids[None]
         features = self._device.upload(arrays)
         plan = AttentionPlan(row.runs, features["cu_seq_lens_q"], row.runs[0].length)
-        with attending(plan):
-            return self._vectors(features, items[0].prompt_tokens), row.order.tolist()
+        return self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist()
 
     def _forward_padded(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
         """Vectors `(items, dim)` of one padded rectangle, in the given order."""
@@ -190,6 +221,10 @@ class TextEmbedder(Model):
         if block.type_ids is not None:
             arrays["token_type_ids"] = block.type_ids
         return self._vectors(self._device.upload(arrays), items[0].prompt_tokens), list(range(len(items)))
+
+    def _vectors_of_row(self, features: dict[str, Any], plan: AttentionPlan, prompt_tokens: int = 0) -> torch.Tensor:
+        with attending(plan):
+            return self._vectors(features, prompt_tokens)
 
     def _vectors(self, features: dict[str, object], prompt_tokens: int) -> torch.Tensor:
         features["modality"] = "text"

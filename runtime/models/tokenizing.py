@@ -6,9 +6,9 @@ never does.
 
 A text is not tokenized to its end only to be cut: a window of characters is tokenized, and doubled until it holds at
 least twice the limit in tokens (or is the whole text). Tokens that far from the window's edge don't depend on it, so
-the result is that of the whole text at a bounded cost. Two kinds of text can show the edge, and no language does: some
-hundred combining marks in a row, which normalisation reorders, and a run of one character longer than the window that
-is cut on the left, which BPE pairs up from its first character.
+the result is that of the whole text at a bounded cost. Two kinds of text can show the edge, and no language has them:
+some hundred combining marks in a row, which normalisation reorders, and a run of one character longer than the window,
+which BPE pairs up from its first character (so only a cut on the left shows it) and Unigram from either end.
 """
 
 from __future__ import annotations

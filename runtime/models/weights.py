@@ -29,7 +29,7 @@ _MAX_HEADER_BYTES = 100 * 2**20
 def predicted_weight_bytes(folder: Path, dtype: str) -> int:
     """Bytes of all weights under `folder` when loaded as `dtype`; other formats count at their file size.
 
-    Raises SourceNotFound when there are no weights at all.
+    Raises SourceNotFound when there are no weights at all, or none that can be read.
     """
     files = sorted(folder.rglob("*.safetensors"))
     if files:
@@ -41,12 +41,21 @@ def predicted_weight_bytes(folder: Path, dtype: str) -> int:
 
 
 def _header_entries(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        header = _header(file)
+    except (struct.error, ValueError) as error:
+        raise SourceNotFound(f"{file.name} is not a safetensors file, or not a whole one") from error
+    return (entry for name, entry in header.items() if name != "__metadata__")
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """Raises struct.error or ValueError where there is none."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > _MAX_HEADER_BYTES:
-            raise SourceNotFound(f"{file.name} is not a safetensors file")
+            raise ValueError("the header can't be that long")
         header: dict[str, Any] = json.loads(stream.read(length))
-    return (entry for name, entry in header.items() if name != "__metadata__")
+    return header
 
 
 def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:

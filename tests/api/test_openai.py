@@ -223,7 +223,7 @@ def test_token_ids_reach_only_a_model_that_accepts_them(client: TestClient, engi
     for ids in ([1, 2, 3], [[1, 2], [3]], ["text", [1, 2]]):
         answer = client.post("/v1/embeddings", json={"input": ids})
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "token_ids_not_accepted")
-    engine.specs = [spec.model_copy(update={"accept_token_ids": True}) for spec in engine.specs]
+    engine.specs = tuple(spec.model_copy(update={"accept_token_ids": True}) for spec in engine.specs)
     for ids, expected in (([1, 2], [[1, 2]]), ([[1, 2], [3]], [[1, 2], [3]]), (["text", [1]], ["text", [1]])):
         assert client.post("/v1/embeddings", json={"input": ids}).status_code == 200
         assert list(engine.jobs[-1].inputs) == expected

@@ -1,0 +1,122 @@
+"""The batch queue loses nothing, keeps order and always knows what waits, whatever is pushed, taken and dropped."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from runtime.batch_queue import BatchQueue, Entry
+from runtime.work import Lane
+from tests.entries import entry
+
+lanes = st.sampled_from(Lane)
+token_counts = st.integers(0, 40)
+
+
+class QueueBesideALedger(RuleBasedStateMachine):
+    """A queue and the plainest lists that say what should be in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = BatchQueue()
+        self.pushed: dict[Lane, list[Entry]] = {lane: [] for lane in Lane}
+        self.waiting: dict[Lane, list[Entry]] = {lane: [] for lane in Lane}
+        self.taken: list[Entry] = []
+        self.dropped: list[Entry] = []
+
+    @rule(lane=lanes, costs=st.lists(token_counts, max_size=6))
+    def push(self, lane: Lane, costs: list[int]) -> None:
+        entries = [entry(cost, index) for index, cost in enumerate(costs)]
+        self.queue.push(lane, entries)
+        self.pushed[lane] += entries
+        self.waiting[lane] += entries
+
+    @rule(lane=lanes, max_tokens=st.integers(1, 100))
+    def take(self, lane: Lane, max_tokens: int) -> None:
+        expected = what_fits(self.waiting[lane], max_tokens)
+        assert self.queue.take(lane, max_tokens) == expected
+        self.waiting[lane] = self.waiting[lane][len(expected) :]
+        self.taken += expected
+
+    @rule(lane=lanes, data=st.data())
+    def drop(self, lane: Lane, data: st.DataObject) -> None:
+        """Any entries of the lane: those that wait, and those that were taken or dropped long ago."""
+        if not self.pushed[lane]:
+            return
+        chosen = data.draw(st.lists(st.sampled_from(self.pushed[lane]), unique_by=id))
+        expected = [one for one in self.waiting[lane] if one in chosen]
+        assert self.queue.drop(lane, chosen) == len(expected)
+        self.waiting[lane] = [one for one in self.waiting[lane] if one not in expected]
+        self.dropped += expected
+
+    @invariant()
+    def counts_are_those_of_what_waits(self) -> None:
+        for lane, waiting in self.waiting.items():
+            assert self.queue.items(lane) == len(waiting)
+            assert self.queue.tokens(lane) == sum(one.prepared.tokens for one in waiting)
+            assert self.queue.front(lane) is (waiting[0] if waiting else None)
+
+    def teardown(self) -> None:
+        """What was pushed was taken once, dropped once, or still comes, in its order."""
+        for lane, waiting in self.waiting.items():
+            rest = self.queue.take(lane, 10**9)
+            assert rest == waiting
+            self.taken += rest
+        everything = [one for entries in self.pushed.values() for one in entries]
+        assert sorted(map(id, self.taken + self.dropped)) == sorted(map(id, everything))
+
+
+def what_fits(waiting: list[Entry], max_tokens: int) -> list[Entry]:
+    """The longest beginning of `waiting` within `max_tokens`, at least one entry."""
+    for count in range(len(waiting), 1, -1):
+        if sum(one.prepared.tokens for one in waiting[:count]) <= max_tokens:
+            return waiting[:count]
+    return waiting[:1]
+
+
+TestQueueBesideALedger = QueueBesideALedger.TestCase
+TestQueueBesideALedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_the_first_entry_is_taken_however_large_it_is() -> None:
+    queue = BatchQueue()
+    queue.push(Lane.ONLINE, [entry(1_000), entry(1)])
+    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 8)] == [1_000]
+    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 8)] == [1]
+
+
+def test_a_small_entry_never_overtakes_a_large_one() -> None:
+    queue = BatchQueue()
+    queue.push(Lane.BULK, [entry(5), entry(50), entry(1)])
+    assert [one.prepared.tokens for one in queue.take(Lane.BULK, 10)] == [5]
+    assert [one.prepared.tokens for one in queue.take(Lane.BULK, 51)] == [50, 1]
+
+
+def test_lanes_do_not_see_each_other() -> None:
+    queue = BatchQueue()
+    queue.push(Lane.ONLINE, [entry(3)])
+    queue.push(Lane.BULK, [entry(4), entry(4)])
+    assert (queue.tokens(Lane.ONLINE), queue.tokens(Lane.BULK)) == (3, 8)
+    assert len(queue.take(Lane.BULK, 100)) == 2
+    assert queue.items(Lane.ONLINE) == 1
+
+
+def test_dropped_entries_are_stepped_over_wherever_they_stand() -> None:
+    queue = BatchQueue()
+    entries = [entry(2, index) for index in range(6)]
+    queue.push(Lane.ONLINE, entries)
+    assert queue.drop(Lane.ONLINE, [entries[0], entries[3], entries[5]]) == 3
+    assert queue.front(Lane.ONLINE) is entries[1]
+    assert [one.index for one in queue.take(Lane.ONLINE, 100)] == [1, 2, 4]
+    assert queue.front(Lane.ONLINE) is None
+
+
+def test_what_runs_already_can_no_longer_be_dropped() -> None:
+    queue = BatchQueue()
+    entries = [entry(2), entry(2)]
+    queue.push(Lane.ONLINE, entries)
+    queue.take(Lane.ONLINE, 2)
+    assert queue.drop(Lane.ONLINE, entries) == 1
+    assert queue.drop(Lane.ONLINE, entries) == 0
+    assert (queue.items(Lane.ONLINE), queue.tokens(Lane.ONLINE)) == (0, 0)

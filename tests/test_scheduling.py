@@ -1,0 +1,219 @@
+"""The policy in a simulated world: least slack online, weighted fair shares in bulk, a minimum share, cost lines."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from runtime.scheduling import CostLine, FairShare
+from runtime.work import Choice, Lane, Waiting
+
+FOREVER = 10**9
+
+
+def waiting(model: str, lane: Lane = Lane.ONLINE, *, tokens: int = 100, due_s: float = 1.0) -> Waiting:
+    return Waiting(model, lane, items=10, tokens=tokens, first_tokens=10, due_s=due_s, budget_tokens=512)
+
+
+@dataclass
+class Saturation:
+    """Lanes that are never idle over queues that never run dry; a clock that needs no waiting."""
+
+    policy: FairShare
+    batch_ms: Mapping[tuple[str, Lane], float]
+    lanes: int = 1
+    now_s: float = 0.0
+    spent_ms: dict[tuple[str, Lane], float] = field(default_factory=dict)
+    _running: list[tuple[float, int, tuple[str, Lane], bool]] = field(default_factory=list)
+    _turn: itertools.count[int] = field(default_factory=itertools.count)
+
+    def run(self, batches: int) -> dict[tuple[str, Lane], float]:
+        """Shares of the device time of the next `batches` batches."""
+        before = dict(self.spent_ms)
+        queues = [waiting(model, lane, tokens=FOREVER) for model, lane in self.batch_ms]
+        contended = len({lane for _, lane in self.batch_ms}) == len(Lane)
+        for _ in range(batches):
+            while len(self._running) < self.lanes:
+                choice = self.policy.choose(queues, self.now_s)
+                assert choice is not None
+                queue = (choice.model, choice.lane)
+                end_s = self.now_s + self.batch_ms[queue] / 1000.0
+                heapq.heappush(self._running, (end_s, next(self._turn), queue, contended))
+            self._land()
+        gained = {queue: self.spent_ms.get(queue, 0.0) - before.get(queue, 0.0) for queue in self.batch_ms}
+        return {queue: ms / sum(gained.values()) for queue, ms in gained.items()}
+
+    def _land(self) -> None:
+        self.now_s, _, queue, contended = heapq.heappop(self._running)
+        spent = self.batch_ms[queue]
+        self.spent_ms[queue] = self.spent_ms.get(queue, 0.0) + spent
+        self.policy.charge(*queue, spent, contended)
+
+
+# -- whose turn it is -------------------------------------------------------------------------------------------
+
+
+def test_nobody_is_chosen_when_nothing_waits() -> None:
+    assert FairShare().choose([], now_s=0.0) is None
+
+
+def test_a_choice_takes_as_much_as_the_queues_budget_allows() -> None:
+    assert FairShare().choose([waiting("a")], now_s=0.0) == Choice("a", Lane.ONLINE, 512)
+
+
+def test_online_work_goes_before_bulk_work_that_is_due_earlier() -> None:
+    queues = [waiting("index", Lane.BULK, due_s=-100.0), waiting("query", due_s=100.0)]
+    chosen = FairShare().choose(queues, now_s=0.0)
+    assert chosen is not None
+    assert chosen.model == "query"
+
+
+def test_a_slow_model_goes_first_when_both_are_due_at_once() -> None:
+    lines = {"fast": CostLine(fixed_ms=1.0, ms_per_token=0.01), "slow": CostLine(fixed_ms=50.0, ms_per_token=1.0)}
+    chosen = FairShare(predict_ms=lines).choose([waiting("fast"), waiting("slow")], now_s=0.0)
+    assert chosen is not None
+    assert chosen.model == "slow"
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 10), st.integers(1, 5_000), st.floats(0, 50), st.floats(0.001, 2)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_the_queue_with_the_least_slack_is_chosen(queues: list[tuple[float, int, float, float]]) -> None:
+    lines = {str(i): CostLine(fixed_ms=fixed, ms_per_token=slope) for i, (_, _, fixed, slope) in enumerate(queues)}
+    chosen = FairShare(predict_ms=lines).choose(
+        [waiting(str(i), due_s=due, tokens=tokens) for i, (due, tokens, _, _) in enumerate(queues)], now_s=0.5
+    )
+    assert chosen is not None
+    latest_starts = [due - (fixed + slope * min(tokens, 512)) / 1000 for due, tokens, fixed, slope in queues]
+    assert latest_starts[int(chosen.model)] == pytest.approx(min(latest_starts))
+
+
+# -- bulk shares ------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lanes=st.integers(1, 4),
+    models=st.lists(st.tuples(st.floats(1.0, 4.0), st.floats(2.0, 40.0)), min_size=2, max_size=4),
+)
+def test_bulk_shares_follow_the_weights_whatever_a_batch_costs(lanes: int, models: list[tuple[float, float]]) -> None:
+    weights = {f"m{i}": weight for i, (weight, _) in enumerate(models)}
+    costs = {(f"m{i}", Lane.BULK): ms for i, (_, ms) in enumerate(models)}
+    shares = Saturation(FairShare(weights=weights), costs, lanes).run(4_000)
+    for (model, _), share in shares.items():
+        assert share == pytest.approx(weights[model] / sum(weights.values()), rel=0.10)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 16])
+def test_three_times_the_weight_is_three_times_the_device_on_any_number_of_lanes(lanes: int) -> None:
+    costs = {("light", Lane.BULK): 10.0, ("heavy", Lane.BULK): 10.0}
+    shares = Saturation(FairShare(weights={"light": 1.0, "heavy": 3.0}), costs, lanes).run(4_000)
+    assert shares["heavy", Lane.BULK] == pytest.approx(0.75, rel=0.05)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_queue_that_wakes_has_saved_up_nothing(lanes: int) -> None:
+    policy = FairShare()
+    alone = Saturation(policy, {("awake", Lane.BULK): 10.0}, lanes)
+    assert alone.run(500) == {("awake", Lane.BULK): 1.0}
+    both = Saturation(policy, {("awake", Lane.BULK): 10.0, ("sleeper", Lane.BULK): 10.0}, lanes)
+    assert both.run(20)["awake", Lane.BULK] >= 0.4
+
+
+def test_a_queue_that_wakes_waits_no_longer_than_the_others() -> None:
+    policy = FairShare()
+    Saturation(policy, {("awake", Lane.BULK): 10.0}).run(500)
+    both = Saturation(policy, {("awake", Lane.BULK): 10.0, ("sleeper", Lane.BULK): 10.0})
+    assert both.run(4)["sleeper", Lane.BULK] >= 0.5
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize(("online_ms", "bulk_ms"), [(10.0, 10.0), (2.0, 45.0), (40.0, 3.0)])
+def test_bulk_work_keeps_its_minimum_share_under_endless_online_work(
+    online_ms: float, bulk_ms: float, lanes: int
+) -> None:
+    costs = {("query", Lane.ONLINE): online_ms, ("index", Lane.BULK): bulk_ms}
+    world = Saturation(FairShare(), costs, lanes)
+    world.run(1_000)
+    share = world.run(5_000)["index", Lane.BULK]
+    assert 0.095 <= share <= 0.13
+
+
+def test_two_bulk_queues_share_the_minimum_by_weight() -> None:
+    costs = {("query", Lane.ONLINE): 8.0, ("one", Lane.BULK): 12.0, ("other", Lane.BULK): 5.0}
+    shares = Saturation(FairShare(weights={"one": 1.0, "other": 2.0}), costs).run(20_000)
+    assert shares["other", Lane.BULK] == pytest.approx(2 * shares["one", Lane.BULK], rel=0.10)
+
+
+def test_a_person_is_not_made_to_wait_for_a_share_that_nobody_missed_yet() -> None:
+    policy = FairShare()
+    queues = [waiting("query"), waiting("index", Lane.BULK)]
+    policy.charge("query", Lane.ONLINE, 20.0, contended=True)
+    chosen = policy.choose(queues, now_s=0.0)
+    assert chosen is not None
+    assert chosen.lane is Lane.ONLINE
+
+
+def test_online_time_while_no_bulk_work_waited_is_not_held_against_it() -> None:
+    policy = FairShare()
+    for _ in range(1_000):
+        policy.charge("query", Lane.ONLINE, 20.0, contended=False)
+    chosen = policy.choose([waiting("query"), waiting("index", Lane.BULK)], now_s=0.0)
+    assert chosen is not None
+    assert chosen.lane is Lane.ONLINE
+
+
+# -- cost lines -------------------------------------------------------------------------------------------------
+
+
+@given(
+    fixed_ms=st.floats(0, 50),
+    ms_per_token=st.floats(0.001, 5),
+    sizes=st.lists(st.integers(1, 16_384), min_size=2, max_size=6),
+)
+def test_a_line_is_found_again_from_points_on_it(fixed_ms: float, ms_per_token: float, sizes: list[int]) -> None:
+    assume(max(sizes) >= 2 * min(sizes))
+    line = CostLine.fit([(tokens, fixed_ms + ms_per_token * tokens) for tokens in sizes])
+    assert line.ms_per_token == pytest.approx(ms_per_token, rel=1e-6)
+    assert line.fixed_ms == pytest.approx(fixed_ms, rel=1e-6, abs=1e-6)
+
+
+@given(st.lists(st.tuples(st.integers(1, 16_384), st.floats(0, 10_000)), min_size=1, max_size=6))
+def test_no_measurement_makes_a_batch_cost_less_than_nothing(points: list[tuple[int, float]]) -> None:
+    line = CostLine.fit(points)
+    assert line.fixed_ms >= 0.0
+    assert line.ms_per_token > 0.0
+
+
+def test_one_size_alone_gives_what_it_measured() -> None:
+    assert CostLine.fit([(64, 8.0), (64, 10.0)]).predict_ms(64) == pytest.approx(9.0, rel=1e-3)
+
+
+@given(slope=st.floats(0.01, 2), true_slope=st.floats(0.01, 2), tokens=st.integers(64, 4_096))
+def test_learning_moves_towards_what_was_measured_and_never_past_it(
+    slope: float, true_slope: float, tokens: int
+) -> None:
+    line = CostLine(fixed_ms=3.0, ms_per_token=slope)
+    line.learn(tokens, 3.0 + true_slope * tokens)
+    low, high = sorted((slope, true_slope))
+    assert low - 1e-9 <= line.ms_per_token <= high + 1e-9
+    assert abs(line.ms_per_token - true_slope) <= 0.96 * abs(slope - true_slope) + 1e-9
+    for _ in range(300):
+        line.learn(tokens, 3.0 + true_slope * tokens)
+    assert line.ms_per_token == pytest.approx(true_slope, rel=1e-3)
+
+
+def test_a_batch_of_few_tokens_says_nothing_about_the_slope() -> None:
+    line = CostLine(fixed_ms=2.0, ms_per_token=0.2)
+    line.learn(63, 1_000.0)
+    assert line.ms_per_token == 0.2

@@ -5,10 +5,17 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before any import of huggingface_hub, which reads it once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+# No test may fail because the machine is busy.
+hypothesis.settings.register_profile(
+    "cotenant", deadline=None, max_examples=60, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("cotenant")
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def what_fits(waiting: list[Entry], max_tokens: int) -> list[Entry]:
 
 
 TestQueueBesideALedger = QueueBesideALedger.TestCase
-TestQueueBesideALedger.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestQueueBesideALedger.settings = settings(stateful_step_count=30)
 
 
 def test_the_first_entry_is_taken_however_large_it_is() -> None:

@@ -101,7 +101,7 @@ def test_the_queue_with_the_least_slack_is_chosen(queues: list[tuple[float, int,
 # -- bulk shares ------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=20)
 @given(
     lanes=st.integers(1, 4),
     models=st.lists(st.tuples(st.floats(1.0, 4.0), st.floats(2.0, 40.0)), min_size=2, max_size=4),

@@ -29,8 +29,43 @@ def sentence_transformers_encode(model_folder: Path) -> Encode:
     return encode
 
 
+def packed_encode(model_folder: Path) -> Encode:
+    """Our packed forward in a bare loop: tokenize, cut into batches of the CPU's budget, one lane a core."""
+    from runtime.devices.process import prepare_process
+
+    prepare_process()
+    from concurrent.futures import ThreadPoolExecutor
+
+    from runtime.devices.cpu import CpuDevice
+    from runtime.models.loading import load_model
+    from runtime.registry import ModelSpec
+    from runtime.work import Job, Prepared, Task
+
+    device = CpuDevice()
+    model = load_model(ModelSpec(id="bare", source=str(model_folder)), model_folder, device)
+    lanes = ThreadPoolExecutor(device.concurrency.lanes)
+
+    def run(batch: list[Prepared], alone: bool) -> None:
+        with device.working(alone):
+            model.launch(batch).land()
+
+    def encode(texts: list[str]) -> None:
+        items = model.prepare(Job(id="bare", model="bare", task=Task.EMBED, inputs=texts))
+        batches: list[list[Prepared]] = [[]]
+        for item in items:
+            if sum(each.tokens for each in batches[-1]) + item.tokens > device.default_batch_tokens:
+                batches.append([])
+            batches[-1].append(item)
+        list(lanes.map(run, batches, [len(batches) == 1] * len(batches)))
+
+    return encode
+
+
 # By name, in the order of the report's columns.
-FORWARDS: dict[str, Callable[[Path], Encode]] = {"sentence-transformers": sentence_transformers_encode}
+FORWARDS: dict[str, Callable[[Path], Encode]] = {
+    "sentence-transformers": sentence_transformers_encode,
+    "packed": packed_encode,
+}
 
 
 def bare_rates(forward: str, model_folder: Path, seconds: float) -> dict[str, dict[str, float]]:

@@ -38,72 +38,84 @@ class Entry:
 
 
 @dataclass(slots=True)
-class _LaneQueue:
+class _Line:
     entries: deque[Entry] = field(default_factory=deque)
     items: int = 0
     tokens: int = 0
 
 
 class BatchQueue:
-    """First in, first out within a lane. Dropped entries stop counting at once and leave when their turn comes."""
+    """First in, first out within a lane, and within the small and the large inputs of the online lane.
 
-    def __init__(self) -> None:
-        self._lanes = {lane: _LaneQueue() for lane in Lane}
+    Small online inputs stand in a line of their own, because a device may have a lane for them alone. Dropped entries
+    stop counting at once and leave when their turn comes.
+    """
+
+    def __init__(self, small_tokens: int = 0) -> None:
+        """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
+        self._small_below = small_tokens + 1 if small_tokens else 0
+        self._lines = {(lane, small): _Line() for lane in Lane for small in (False, True)}
 
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
         """Append entries, all of a Job's or none."""
-        queue = self._lanes[lane]
         for entry in entries:
-            queue.entries.append(entry)
-            queue.items += 1
-            queue.tokens += entry.prepared.tokens
+            line = self._line_of(lane, entry)
+            line.entries.append(entry)
+            line.items += 1
+            line.tokens += entry.prepared.tokens
 
-    def take(self, lane: Lane, max_tokens: int) -> list[Entry]:
+    def take(self, lane: Lane, max_tokens: int, small: bool = False) -> list[Entry]:
         """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size."""
-        queue = self._lanes[lane]
+        line = self._lines[lane, small]
         taken: list[Entry] = []
         room = max_tokens
-        while queue.entries:
-            entry = queue.entries[0]
+        while line.entries:
+            entry = line.entries[0]
             if not entry.dropped:
                 if taken and entry.prepared.tokens > room:
                     break
                 room -= entry.prepared.tokens
-                self._uncount(queue, entry)
+                _uncount(line, entry)
                 entry.taken = True
                 taken.append(entry)
-            queue.entries.popleft()
+            line.entries.popleft()
         return taken
 
     def drop(self, lane: Lane, entries: Iterable[Entry]) -> int:
         """Stop counting those of `entries` that still wait; returns how many. They are never taken."""
-        queue = self._lanes[lane]
         dropped = 0
         for entry in entries:
             if not entry.dropped and not entry.taken:
                 entry.dropped = True
-                self._uncount(queue, entry)
+                _uncount(self._line_of(lane, entry), entry)
                 dropped += 1
-        if queue.items == 0:
-            queue.entries.clear()
+        for small in (False, True):
+            if self._lines[lane, small].items == 0:
+                self._lines[lane, small].entries.clear()
         return dropped
 
-    def front(self, lane: Lane) -> Entry | None:
+    def front(self, lane: Lane, small: bool = False) -> Entry | None:
         """The entry whose turn is next."""
-        entries = self._lanes[lane].entries
+        entries = self._lines[lane, small].entries
         while entries and entries[0].dropped:
             entries.popleft()
         return entries[0] if entries else None
 
-    def items(self, lane: Lane) -> int:
-        """Entries that wait."""
-        return self._lanes[lane].items
+    def items(self, lane: Lane, small: bool | None = None) -> int:
+        """Entries that wait; `small` None: of both sizes."""
+        return sum(line.items for line in self._chosen(lane, small))
 
-    def tokens(self, lane: Lane) -> int:
-        """Tokens that wait."""
-        return self._lanes[lane].tokens
+    def tokens(self, lane: Lane, small: bool | None = None) -> int:
+        """Tokens that wait; `small` None: of both sizes."""
+        return sum(line.tokens for line in self._chosen(lane, small))
 
-    @staticmethod
-    def _uncount(queue: _LaneQueue, entry: Entry) -> None:
-        queue.items -= 1
-        queue.tokens -= entry.prepared.tokens
+    def _line_of(self, lane: Lane, entry: Entry) -> _Line:
+        return self._lines[lane, lane is Lane.ONLINE and entry.prepared.tokens < self._small_below]
+
+    def _chosen(self, lane: Lane, small: bool | None) -> list[_Line]:
+        return [self._lines[lane, size] for size in (False, True) if small is None or size is small]
+
+
+def _uncount(line: _Line, entry: Entry) -> None:
+    line.items -= 1
+    line.tokens -= entry.prepared.tokens

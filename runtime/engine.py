@@ -59,8 +59,6 @@ class Engine:
 
     async def start(self) -> None:
         """Begin to load every model; returns at once. Call on the event loop."""
-        for worker in self._router.workers:
-            worker.state = State.LOADING
         self._loading = asyncio.create_task(self._load_models())
 
     async def wait_loaded(self) -> None:
@@ -139,7 +137,13 @@ class Engine:
         if self._executor is None or self.admission is None:
             raise ModelLoading("the device is still being opened")
         most_ms = self.config.max_queue_ms if job.lane is Lane.ONLINE else self.config.max_bulk_queue_ms
-        self.admission.may_wait(worker.spec.name, job.lane, self._executor.waiting_ms(job.lane), most_ms)
+        wait_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
+        self.admission.may_wait(worker.spec.name, job.lane, wait_ms, most_ms)
+
+    def _preparing_ms(self) -> float:
+        """Predicted device time of what is being tokenized and will queue in a moment."""
+        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._router.workers if w.preparing_tokens)
+        return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
         job = ticket.job

@@ -25,8 +25,7 @@
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
     │   ├── ModelLoading
-    │   ├── Draining
-    │   └── DeadlineExceeded
+    │   └── Draining
     ├── RequestCancelled          the client hung up
     └── ExecutionError            the model's or the device's fault
         ├── ModelFailed
@@ -212,7 +211,7 @@ class CapacityError(CotenantError):
     status = 503
     code = "unavailable"
     kind = "overloaded_error"
-    retry_after_s: float | None = 1.0
+    retry_after_s = 1.0
 
 
 class QueueFull(CapacityError):
@@ -233,14 +232,6 @@ class Draining(CapacityError):
     """The server is shutting down."""
 
     code = "draining"
-
-
-class DeadlineExceeded(CapacityError):
-    """The request's time ran out before the device took it."""
-
-    status = 504
-    code = "deadline_exceeded"
-    retry_after_s = None
 
 
 class RequestCancelled(CotenantError):

@@ -38,6 +38,8 @@ class Batch:
     worker: Worker
     lane: Lane
     entries: Sequence[Entry]
+    spare: bool
+    """It runs in a spare lane."""
     alone: bool
     """Nothing else ran or waited when it was formed."""
     contended: bool
@@ -68,7 +70,8 @@ class Executor:
         self._idle_wait_s = idle_wait_ms / 1000.0
         self._changed = threading.Condition()
         self._active: dict[tuple[str, Lane], Worker] = {}
-        self._running = dict.fromkeys(Lane, 0)
+        self._running = {False: 0, True: 0}
+        """Batches in the lanes (False) and in the spare lanes (True)."""
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True)
@@ -93,10 +96,10 @@ class Executor:
             return worker.queue.drop(lane, entries)
 
     def waiting_ms(self, lane: Lane) -> float:
-        """Predicted device time of everything that would run before a new entry of `lane`, over all lanes."""
+        """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
         with self._changed:
             ahead = [
-                worker.cost.ms_per_token * (worker.queue.tokens(each) + worker.preparing_tokens)
+                worker.cost.ms_per_token * worker.queue.tokens(each)
                 for (_, each), worker in self._active.items()
                 if each is lane or each is Lane.ONLINE
             ]
@@ -139,55 +142,47 @@ class Executor:
         """A batch, or how long to wait at most before looking again (None: until something changes)."""
         now = time.perf_counter()
         waiting = self._waiting()
-        allowed = [queue for queue in waiting if self._may_start(queue.lane)]
-        choice = self._policy.choose(allowed, now) if allowed else None
+        spare = self._running[False] >= self._device.concurrency.lanes * self._device.concurrency.flights
+        choice = self._policy.choose(self._allowed(waiting, spare), now)
         if choice is None:
             return None, None
         worker = self._active[choice.model, choice.lane]
         patience_s = self._patience_s(worker, choice, now)
         if patience_s > 0:
             return None, patience_s
+        most = min(choice.max_tokens, self._device.concurrency.spare_batch_tokens) if spare else choice.max_tokens
+        entries = worker.queue.take(choice.lane, most, choice.small)
+        left = any(w.queue.items(lane) for (_, lane), w in self._active.items())
+        alone = not left and not any(self._running.values())
         contended = len({queue.lane for queue in waiting}) == len(Lane)
-        entries = worker.queue.take(choice.lane, choice.max_tokens)
-        alone = not any(self._running.values()) and not any(
-            w.queue.items(lane) for (_, lane), w in self._active.items()
-        )
-        self._running[choice.lane] += 1
-        if not alone:
+        self._running[spare] += 1
+        if left:
             self._changed.notify()
-        return Batch(worker, choice.lane, entries, alone, contended, now), None
+        return Batch(worker, choice.lane, entries, spare, alone, contended, now), None
+
+    def _allowed(self, waiting: list[Waiting], spare: bool) -> list[Waiting]:
+        """What may start now: anything in a free lane, small online inputs in a free spare lane, else nothing."""
+        if not spare:
+            return waiting
+        if self._running[True] >= self._device.concurrency.spare_lanes:
+            return []
+        return [queue for queue in waiting if queue.small]
 
     def _waiting(self) -> list[Waiting]:
         """What the policy may see; queues that ran empty leave the active set here."""
         seen = []
         for (model, lane), worker in list(self._active.items()):
-            front = worker.queue.front(lane)
-            if front is None:
+            fronts = [(small, worker.queue.front(lane, small)) for small in (True, False)]
+            if all(front is None for _, front in fronts):
                 del self._active[model, lane]
-                continue
-            queue = worker.queue
-            seen.append(
-                Waiting(
-                    model=model,
-                    lane=lane,
-                    items=queue.items(lane),
-                    tokens=queue.tokens(lane),
-                    first_tokens=front.prepared.tokens,
-                    due_s=front.due_s,
-                    budget_tokens=worker.batch_tokens,
-                )
-            )
+            seen += [_as_waiting(worker, lane, small, front) for small, front in fronts if front is not None]
         return seen
-
-    def _may_start(self, lane: Lane) -> bool:
-        running = self._running
-        return self._device.concurrency.may_start(lane is Lane.ONLINE, running[Lane.ONLINE], running[Lane.BULK])
 
     def _patience_s(self, worker: Worker, choice: Choice, now: float) -> float:
         """With --idle-wait-ms: how much longer a small batch waits for company on an idle device."""
         if not self._idle_wait_s or any(self._running.values()) or choice.lane is not Lane.ONLINE:
             return 0.0
-        front = worker.queue.front(choice.lane)
+        front = worker.queue.front(choice.lane, choice.small)
         if front is None or worker.queue.tokens(choice.lane) >= choice.max_tokens:
             return 0.0
         return front.queued_s + self._idle_wait_s - now
@@ -216,7 +211,7 @@ class Executor:
         batch.landed_s = time.perf_counter()
         batch.device_ms = (batch.landed_s - batch.taken_s) * 1000.0
         with self._changed:
-            self._running[batch.lane] -= 1
+            self._running[batch.spare] -= 1
             self._policy.charge(batch.worker.spec.id, batch.lane, batch.device_ms, batch.contended)
             self._changed.notify()
         self._deliver(batch)
@@ -250,3 +245,16 @@ class Executor:
         if self._device.is_out_of_memory(error):
             worker.cut_ceiling()
             self._device.release_cache()
+
+
+def _as_waiting(worker: Worker, lane: Lane, small: bool, front: Entry) -> Waiting:
+    return Waiting(
+        model=worker.spec.id,
+        lane=lane,
+        items=worker.queue.items(lane, small),
+        tokens=worker.queue.tokens(lane, small),
+        first_tokens=front.prepared.tokens,
+        due_s=front.due_s,
+        budget_tokens=worker.batch_tokens,
+        small=small,
+    )

@@ -72,7 +72,7 @@ class ModelSpec(Section):
     default_prompt: str | None = Field(None, description="Name of the prompt used when a request names none.")
     execution: Literal["auto", "packed", "buckets"] = Field(
         "auto",
-        description="packed: no padding at all; buckets: padded by at most 10 %; auto: packed if exact.",
+        description="packed: no padding, or no model; buckets: padded by at most 10 %; auto: the fastest exact.",
     )
     slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
     weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
@@ -128,8 +128,8 @@ class RuntimeConfig(Section):
     memory_budget: str | int | None = Field(
         None, description="Bytes for all models together, such as 8GiB; default: 90 % of the device's memory."
     )
-    max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait in a model's online queue, ms.")
-    max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait in a bulk queue, ms.")
+    max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait before a new online request runs, ms.")
+    max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait before new bulk work runs, ms.")
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
     cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from runtime.admission import Admission
 from runtime.backend import Backend
+from runtime.batch_queue import BatchQueue
 from runtime.devices.base import Device
 from runtime.errors import CotenantError
 from runtime.metering import Metering
@@ -60,6 +61,7 @@ class Residency:
             log.error("%s failed to load: %s", worker.spec.name, worker.detail, exc_info=_unexpected(error))
         else:
             worker.budget_tokens = worker.spec.max_batch_tokens or self._device.default_batch_tokens
+            worker.queue = BatchQueue(self._device.concurrency.small_tokens)
             worker.device_name = self._device.name
             worker.footprint, worker.cost, worker.model = footprint, cost, model
             worker.state = State.READY

@@ -120,4 +120,4 @@ class FairShare:
 
     @staticmethod
     def _take(queue: Waiting) -> Choice:
-        return Choice(queue.model, queue.lane, queue.budget_tokens)
+        return Choice(queue.model, queue.lane, queue.budget_tokens, queue.small)

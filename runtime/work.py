@@ -123,6 +123,8 @@ class Waiting:
     """When the oldest entry should be answered, on the engine's clock."""
     budget_tokens: int
     """The largest batch that memory and the model's settings allow."""
+    small: bool = False
+    """These are the lane's small inputs; its large ones are another Waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Choice:
     model: str
     lane: Lane
     max_tokens: int
+    small: bool = False
 
 
 Metadata = Mapping[str, Any]

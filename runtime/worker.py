@@ -88,7 +88,7 @@ class Worker:
         if self.model is not None:
             return self.model
         if self.state is State.FAILED:
-            raise ModelFailed(f"the model is out of service: {self.detail}")
+            raise ModelFailed("the model could not be loaded; GET /ready and the server's log say why")
         raise ModelLoading("the model is still loading")
 
     @property

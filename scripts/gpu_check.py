@@ -24,7 +24,7 @@ from runtime.models.text import TextEmbedder  # noqa: E402
 from runtime.registry import Dtype, ModelSpec  # noqa: E402
 from runtime.work import Job, Prepared, Task  # noqa: E402
 
-FP32_TOLERANCE = 1e-4
+FP32_TOLERANCE = 1e-5
 HALF_COSINE = 0.999
 SECONDS_A_FIGURE = 3.0
 

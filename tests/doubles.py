@@ -38,10 +38,12 @@ def vector(text: str) -> NDArray[np.float32]:
 class StillDevice(Device):
     """Lanes and flights as asked for; a memory that never changes."""
 
-    def __init__(self, lanes: int = 1, spare_online_lanes: int = 0, flights: int = 1) -> None:
+    def __init__(self, lanes: int = 1, spare_lanes: int = 0, flights: int = 1) -> None:
         self.name = "still"
         self.description = "a double"
-        self.concurrency = Concurrency(lanes=lanes, spare_online_lanes=spare_online_lanes, flights=flights)
+        self.concurrency = Concurrency(
+            lanes=lanes, flights=flights, spare_lanes=spare_lanes, small_tokens=8 * spare_lanes
+        )
         self.default_batch_tokens = 32
         self.default_dtype = "float32"
         self.index_errors_are_fatal = False

@@ -119,6 +119,8 @@ def test_loading_a_model_again_replaces_what_it_held() -> None:
     admission.reserve("a", footprint(9_000))
     admission.reserve("a", footprint(9_500))
     assert admission.used_bytes() == BASE + 9_500
+    with pytest.raises(DoesNotFit, match=r"needs 12,000 bytes .*; 9,900 bytes are free"):
+        admission.reserve("a", footprint(12_000))
 
 
 def test_what_was_measured_replaces_what_was_predicted() -> None:

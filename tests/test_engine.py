@@ -75,7 +75,7 @@ async def test_rows_come_back_in_the_order_of_the_inputs_across_many_batches() -
 
 
 async def test_concurrent_jobs_of_two_models_get_their_own_rows() -> None:
-    async with running("a", "b", device=StillDevice(lanes=2, spare_online_lanes=1)) as (engine, _):
+    async with running("a", "b", device=StillDevice(lanes=2, spare_lanes=1)) as (engine, _):
         jobs = [job("ab"[i % 2], *[f"{i}-{k}" for k in range(i % 7 + 1)]) for i in range(100)]
         results = await asyncio.gather(*map(engine.run, jobs))
         for each, result in zip(jobs, results, strict=True):
@@ -222,7 +222,7 @@ async def test_every_future_completes_when_the_drain_time_runs_out() -> None:
 
 
 async def test_bulk_work_never_takes_the_lane_that_is_kept_for_people() -> None:
-    async with running("a", device=StillDevice(lanes=1, spare_online_lanes=1)) as (engine, backend):
+    async with running("a", device=StillDevice(lanes=1, spare_lanes=1)) as (engine, backend):
         model = backend.models["a"]
         model.gate = threading.Event()
         bulk = [asyncio.create_task(engine.run(job("a", "b" * 32, lane=Lane.BULK))) for _ in range(3)]
@@ -243,7 +243,7 @@ async def test_two_flights_launch_the_next_batch_before_the_first_has_landed() -
 
 async def test_a_model_that_cannot_load_fails_alone_and_says_why() -> None:
     async with running("broken", "good") as (engine, _):
-        with pytest.raises(ModelFailed, match="files are torn"):
+        with pytest.raises(ModelFailed, match="could not be loaded"):
             await engine.run(job("broken", "t"))
         assert_rows(await engine.run(job("good", "t")), ["t"])
         assert not engine.ready

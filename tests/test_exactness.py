@@ -51,7 +51,7 @@ class Layouts:
         scale: float = 1.0,
         replay: Fault | None = None,
     ) -> None:
-        self.execution: Execution = "buckets"
+        self.execution: Execution = "packed"
         self.tried: list[Execution] = []
         self.replaying = False
         self._faults = faults

@@ -173,6 +173,18 @@ def test_online_time_while_no_bulk_work_waited_is_not_held_against_it() -> None:
     assert chosen.lane is Lane.ONLINE
 
 
+def test_a_glut_of_bulk_work_long_ago_does_not_starve_it_now() -> None:
+    policy = FairShare()
+    for _ in range(100):
+        policy.charge("index", Lane.BULK, 1_000.0, contended=True)
+    queues = [waiting("query"), waiting("index", Lane.BULK)]
+    online_ms = 0.0
+    while (chosen := policy.choose(queues, now_s=0.0)) and chosen.lane is Lane.ONLINE and online_ms < 50_000.0:
+        policy.charge("query", Lane.ONLINE, 50.0, contended=True)
+        online_ms += 50.0
+    assert online_ms < 20_000.0
+
+
 # -- cost lines -------------------------------------------------------------------------------------------------
 
 

@@ -66,10 +66,11 @@ async def test_stages_that_batches_shared_are_the_longest_and_the_charge_is_the_
     waiting.open(prepared(4, 5))
     waiting.ran(queue_ms=1.0, device_ms=30.0, share_ms=3.0, landed_s=waiting.started_s)
     waiting.ran(queue_ms=7.0, device_ms=20.0, share_ms=2.0, landed_s=waiting.started_s)
+    waiting.ran(queue_ms=2.0, device_ms=25.0, share_ms=0.5, landed_s=waiting.started_s)
     for index in range(2):
         waiting.land(index, np.zeros(1))
     timings = waiting.result().timings
-    assert (timings.queue_ms, timings.device_ms, timings.device_share_ms) == (7.0, 30.0, 5.0)
+    assert (timings.queue_ms, timings.device_ms, timings.device_share_ms) == (7.0, 30.0, 5.5)
     assert timings.total_ms >= timings.deliver_ms >= 0.0
 
 

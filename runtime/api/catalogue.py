@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.edge import Edge
-from runtime.errors import ModelNotFound
+from runtime.work import Task
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
@@ -17,12 +17,9 @@ def model_list(edge: Edge, owner: str) -> dict[str, Any]:
 
 
 def find_item(edge: Edge, name: str, owner: str) -> dict[str, Any]:
-    """The model with that id, served name or alias. Raises ModelNotFound, which lists the names."""
-    statuses = edge.engine.describe()
-    for status in statuses:
-        if name in (status.id, status.name, *status.aliases):
-            return model_item(edge, status, owner)
-    raise ModelNotFound(f"no such model; served here: {', '.join(status.name for status in statuses)}")
+    """The model that a request naming it would reach. Raises ModelNotFound, which lists the names."""
+    meant = edge.engine.resolve(name, Task.EMBED).id
+    return next(model_item(edge, status, owner) for status in edge.engine.describe() if status.id == meant)
 
 
 def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:

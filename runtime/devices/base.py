@@ -31,21 +31,22 @@ class Concurrency:
 
     lanes: int
     """Batches of any kind at once."""
-    spare_online_lanes: int
-    """One more lane that only online work may use while bulk work holds the others; the OS shares the cores."""
     flights: int
     """Batches that one lane may have launched and not landed."""
+    spare_lanes: int = 0
+    """More lanes that only small online inputs may use while others hold the lanes; the OS shares the cores."""
+    small_tokens: int = 0
+    """Most tokens of an input that counts as small, and of a batch in a spare lane eight times as many."""
 
     @property
     def threads(self) -> int:
         """Executor threads that the device needs."""
-        return self.lanes + self.spare_online_lanes
+        return self.lanes + self.spare_lanes
 
-    def may_start(self, online: bool, running_online: int, running_bulk: int) -> bool:
-        """Whether one more batch may start now."""
-        if running_online + running_bulk < self.lanes * self.flights:
-            return True
-        return online and running_online < self.spare_online_lanes
+    @property
+    def spare_batch_tokens(self) -> int:
+        """The largest batch in a spare lane: short, so that the next small input finds it free again."""
+        return 8 * self.small_tokens
 
 
 class Download(abc.ABC):

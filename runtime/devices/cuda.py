@@ -64,7 +64,7 @@ class CudaDevice(Device):
         torch.cuda.set_device(self._device)
         properties = torch.cuda.get_device_properties(self._device)
         self.description = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"
-        self.concurrency = Concurrency(lanes=1, spare_online_lanes=0, flights=FLIGHTS)
+        self.concurrency = Concurrency(lanes=1, flights=FLIGHTS)
         self.default_batch_tokens = CUDA_BATCH_TOKENS
         self.default_dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
         self.index_errors_are_fatal = True

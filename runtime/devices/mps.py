@@ -23,7 +23,7 @@ class MpsDevice(Device):
     def __init__(self) -> None:
         self.name = "mps"
         self.description = "Apple Metal"
-        self.concurrency = Concurrency(lanes=1, spare_online_lanes=0, flights=1)
+        self.concurrency = Concurrency(lanes=1, flights=1)
         self.default_batch_tokens = MPS_BATCH_TOKENS
         self.default_dtype = "float32"
         self.index_errors_are_fatal = True

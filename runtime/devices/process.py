@@ -21,6 +21,8 @@ _DEFAULTS = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Each counter's time of creation would be a series of its own.
+    "PROMETHEUS_DISABLE_CREATED_SERIES": "true",
 }
 
 
@@ -55,3 +57,14 @@ def _read_v1(name: str) -> str:
         return (CGROUP / "cpu" / name).read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def cgroup_memory_bytes() -> int | None:
+    """The memory limit of cgroup v2 or v1; None when there is none."""
+    for file in (CGROUP / "memory.max", CGROUP / "memory" / "memory.limit_in_bytes"):
+        try:
+            limit = file.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        return int(limit) if limit.isdigit() else None
+    return None

@@ -91,9 +91,9 @@ def probe_texts(window_tokens: int | None) -> list[str]:
 def _candidates(model: Checkable, wanted: str, reasons: list[str]) -> list[Execution]:
     obstacle = "asked for buckets" if wanted == "buckets" else model.can_pack()
     if obstacle is None:
-        return ["packed", "buckets", "equal-length"]
+        return ["packed"] if wanted == "packed" else ["packed", "buckets", "equal-length"]
     reasons.append(obstacle)
-    return ["buckets", "equal-length"]
+    return [] if wanted == "packed" else ["buckets", "equal-length"]
 
 
 def _problem(model: Checkable, job: Job, reference: Sequence[Row], half: bool) -> str | None:

@@ -13,6 +13,7 @@ One lock guards all queues. Nothing sleeps or polls.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -30,14 +31,21 @@ from runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
+BUSY_WAIT_S = float(os.environ.get("BW","0.003"))
+"""Longest that a small batch waits for company beside another one."""
+LEAST_SHARE_TOKENS = int(os.environ.get("LS","64"))
+"""Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
     """Entries of one model that run together."""
 
     worker: Worker
     lane: Lane
     entries: Sequence[Entry]
+    small: bool
+    """Its entries come from the line of small inputs."""
     spare: bool
     """It runs in a spare lane."""
     alone: bool
@@ -70,8 +78,7 @@ class Executor:
         self._idle_wait_s = idle_wait_ms / 1000.0
         self._changed = threading.Condition()
         self._active: dict[tuple[str, Lane], Worker] = {}
-        self._running = {False: 0, True: 0}
-        """Batches in the lanes (False) and in the spare lanes (True)."""
+        self._running: list[Batch] = []
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True)
@@ -142,7 +149,7 @@ class Executor:
         """A batch, or how long to wait at most before looking again (None: until something changes)."""
         now = time.perf_counter()
         waiting = self._waiting()
-        spare = self._running[False] >= self._device.concurrency.lanes * self._device.concurrency.flights
+        spare = self._in_lanes() >= self._device.concurrency.lanes * self._device.concurrency.flights
         choice = self._policy.choose(self._allowed(waiting, spare), now)
         if choice is None:
             return None, None
@@ -150,21 +157,45 @@ class Executor:
         patience_s = self._patience_s(worker, choice, now)
         if patience_s > 0:
             return None, patience_s
-        most = min(choice.max_tokens, self._device.concurrency.spare_batch_tokens) if spare else choice.max_tokens
-        entries = worker.queue.take(choice.lane, most, choice.small)
+        entries = worker.queue.take(choice.lane, self._most_tokens(choice, waiting, spare), choice.small)
         left = any(w.queue.items(lane) for (_, lane), w in self._active.items())
-        alone = not left and not any(self._running.values())
-        contended = len({queue.lane for queue in waiting}) == len(Lane)
-        self._running[spare] += 1
+        batch = Batch(
+            worker=worker,
+            lane=choice.lane,
+            entries=entries,
+            small=choice.small,
+            spare=spare,
+            alone=not left and not self._running,
+            contended=len({queue.lane for queue in waiting}) == len(Lane),
+            taken_s=now,
+        )
+        self._running.append(batch)
         if left:
             self._changed.notify()
-        return Batch(worker, choice.lane, entries, spare, alone, contended, now), None
+        return batch, None
+
+    def _in_lanes(self) -> int:
+        """Batches that run, those in spare lanes not counted."""
+        return sum(not batch.spare for batch in self._running)
+
+    def _most_tokens(self, choice: Choice, waiting: list[Waiting], spare: bool) -> int:
+        """The largest batch now: what the policy allows, but no more than a free lane's share of what waits."""
+        concurrency = self._device.concurrency
+        if spare:
+            return min(choice.max_tokens, concurrency.spare_batch_tokens)
+        free_lanes = max(concurrency.lanes - self._in_lanes(), 1)
+        share = -(-sum(queue.tokens for queue in waiting) // free_lanes)
+        return min(choice.max_tokens, max(share, LEAST_SHARE_TOKENS))
 
     def _allowed(self, waiting: list[Waiting], spare: bool) -> list[Waiting]:
-        """What may start now: anything in a free lane, small online inputs in a free spare lane, else nothing."""
+        """What may start now: anything in a free lane, small inputs in a spare lane while large work holds the lanes.
+
+        Where small work runs already, the next small input has only that to wait for, and more threads than cores
+        would slow both down.
+        """
         if not spare:
             return waiting
-        if self._running[True] >= self._device.concurrency.spare_lanes:
+        if not self._device.concurrency.spare_lanes or any(batch.small for batch in self._running):
             return []
         return [queue for queue in waiting if queue.small]
 
@@ -179,13 +210,18 @@ class Executor:
         return seen
 
     def _patience_s(self, worker: Worker, choice: Choice, now: float) -> float:
-        """With --idle-wait-ms: how much longer a small batch waits for company on an idle device."""
-        if not self._idle_wait_s or any(self._running.values()) or choice.lane is not Lane.ONLINE:
+        """How much longer a small batch waits for company; 0: not at all.
+
+        On an idle device only with --idle-wait-ms. While small work runs in another lane its clients are about to come
+        back, and a batch of one would cost nearly as much as one of four.
+        """
+        if choice.lane is not Lane.ONLINE or (self._running and not any(batch.small for batch in self._running)):
             return 0.0
+        wait_s, enough = (BUSY_WAIT_S, LEAST_SHARE_TOKENS) if self._running else (self._idle_wait_s, choice.max_tokens)
         front = worker.queue.front(choice.lane, choice.small)
-        if front is None or worker.queue.tokens(choice.lane) >= choice.max_tokens:
+        if front is None or worker.queue.tokens(choice.lane, choice.small) >= enough:
             return 0.0
-        return front.queued_s + self._idle_wait_s - now
+        return front.queued_s + wait_s - now
 
     def _launch(self, batch: Batch) -> None:
         try:
@@ -211,7 +247,7 @@ class Executor:
         batch.landed_s = time.perf_counter()
         batch.device_ms = (batch.landed_s - batch.taken_s) * 1000.0
         with self._changed:
-            self._running[batch.spare] -= 1
+            self._running.remove(batch)
             self._policy.charge(batch.worker.spec.id, batch.lane, batch.device_ms, batch.contended)
             self._changed.notify()
         self._deliver(batch)

@@ -16,7 +16,7 @@ GIL_SWITCH_INTERVAL_S = 0.0005
 _DEFAULTS = {
     # Waiting OpenMP threads must sleep: spinning ones take the core from whoever has work (10 ms became 450 ms).
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "2000",
+    "GOMP_SPINCOUNT": "30000",
     "TOKENIZERS_PARALLELISM": "true",
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",

@@ -13,7 +13,6 @@ One lock guards all queues. Nothing sleeps or polls.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -31,9 +30,9 @@ from runtime.worker import Worker
 
 log = logging.getLogger(__name__)
 
-BUSY_WAIT_S = float(os.environ.get("BW","0.003"))
+BUSY_WAIT_S = 0.003
 """Longest that a small batch waits for company beside another one."""
-LEAST_SHARE_TOKENS = int(os.environ.get("LS","64"))
+LEAST_SHARE_TOKENS = 128
 """Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
 
 

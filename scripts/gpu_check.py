@@ -119,7 +119,7 @@ def main() -> None:
         ("16,384 tokens, two in flight, tokens/s", lambda: tokens_per_s(model, up_to(pool, 16_384))),
     ]
     replayed = [measure() for _, measure in figures]
-    model.release_graphs()
+    model.decelerate()
     print("\n| | with graphs | eager |\n|---|---|---|")
     for (name, measure), with_graphs in zip(figures, replayed, strict=True):
         print(f"| {name} | {with_graphs:,.2f} | {measure():,.2f} |")

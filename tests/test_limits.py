@@ -71,8 +71,9 @@ def test_a_config_that_knows_no_bound_is_none(claimed: object) -> None:
     assert max_tokens(Network(claimed=claimed), 300, None) == 300
 
 
-def test_without_any_limit_there_still_is_one() -> None:
-    assert 0 < max_tokens(Network(), None, None) <= UNBOUNDED_TOKENS
+@pytest.mark.parametrize("tokenizer_limit", [None, 10**30])
+def test_without_any_limit_there_still_is_one(tokenizer_limit: int | None) -> None:
+    assert 0 < max_tokens(Network(), tokenizer_limit, None) <= UNBOUNDED_TOKENS
 
 
 @pytest.mark.parametrize("name", sorted(EMBEDDERS))

@@ -16,7 +16,7 @@ from runtime.devices.process import GIL_SWITCH_INTERVAL_S, usable_cores
 ROOT = Path(__file__).parent.parent
 DEFAULTS = {
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "2000",
+    "GOMP_SPINCOUNT": "30000",
     "TOKENIZERS_PARALLELISM": "true",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }

@@ -7,8 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
 from runtime.errors import InputTooLong
@@ -76,17 +74,14 @@ def test_a_window_at_the_end_gives_the_ids_of_the_whole_text_cut_on_the_left(nam
         assert found.truncated == is_cut(name, LONG_TEXTS[title], found)
 
 
-@given(
-    head=st.integers(0, 3_000),
-    tail=st.integers(1, 3_000),
-    word=st.sampled_from(["x", "word ", ". ", "東", "\n", "e\u0301"]),
-    max_tokens=st.integers(2, 140),
-)
-def test_wherever_a_long_word_meets_the_windows_edge_the_ids_stay(
-    head: int, tail: int, word: str, max_tokens: int
-) -> None:
-    text = (word * head)[:4_000] + "q" * (tail % 230) + " " + word * tail
-    assert encode(text, max_tokens=max_tokens).token_ids.tolist() == own_call("MiniLM", text, max_tokens)
+@pytest.mark.parametrize("max_tokens", [3, 4, 16, 64, 128])
+@pytest.mark.parametrize("letters", [1, 30, 70, 99, 100, 101, 200])
+def test_a_word_that_the_window_cuts_in_two_is_still_the_unknown_word_it_is(max_tokens: int, letters: int) -> None:
+    """WordPiece takes a word of up to 100 letters to pieces; of the 300 here only some are in the first window."""
+    text = " " * (Limit(max_tokens=max_tokens).window_chars - letters) + "q" * 300 + " some more words" * 2_000
+    expected = own_call("MiniLM", text, max_tokens)
+    assert encode(text, max_tokens=max_tokens).token_ids.tolist() == expected
+    assert encode_at_limit(text, "MiniLM", max_tokens).token_ids.tolist() == expected
 
 
 class Counting:
@@ -131,6 +126,13 @@ def test_of_a_megabyte_only_a_few_thousand_characters_are_tokenized(
 )
 def test_a_megabyte_of_next_to_no_tokens_is_read_about_twice(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert characters([text], monkeypatch) <= 2.1 * len(text)
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_tokens": 64}])
+def test_a_megabyte_that_begins_with_nothing_is_read_no_further_than_it_must(
+    limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert characters([" " * 20_000 + "." * MEGABYTE], monkeypatch, **limit) <= 4 * 20_000
 
 
 def test_of_ordinary_texts_each_character_is_tokenized_once(monkeypatch: pytest.MonkeyPatch) -> None:

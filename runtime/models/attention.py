@@ -11,16 +11,15 @@ query i see keys j with |i - j| < w; key/value heads are shared by groups of que
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, List, Optional, TypeAlias  # noqa: UP035 - TorchScript knows no other spelling
 
 import torch
 from torch.nn import functional
 from transformers import AttentionInterface
-
-from runtime.models.packing import Run
 
 PACKED_ATTENTION = "cotenant_packed"
 _HALF = (torch.float16, torch.bfloat16)
@@ -28,22 +27,13 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Where the sequences of the flat row lie. `boundaries`: int32 `(items + 1,)` on the row's device."""
+    """Where the sequences of the flat row lie."""
 
-    runs: Sequence[Run]
+    runs: torch.Tensor
+    """int64 `(runs, 3)` on the host: start, sequences and length of each run of equal lengths."""
     boundaries: torch.Tensor
+    """int32 `(items + 1,)` on the row's device."""
     longest: int
-    _bands: dict[tuple[int, int, bool], torch.Tensor] = field(default_factory=dict)
-
-    def band(self, length: int, window: int, causal: bool, device: torch.device) -> torch.Tensor:
-        """`(length, length)` bool, True where a query may look; built once a batch, not once a layer."""
-        key = (length, window, causal)
-        if key not in self._bands:
-            at = torch.arange(length, device=device)
-            distance = at[:, None] - at[None, :]
-            near = distance.abs() < window
-            self._bands[key] = near & (distance >= 0) if causal else near
-        return self._bands[key]
 
 
 _current = threading.local()
@@ -88,25 +78,49 @@ QKV: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _by_runs(qkv: QKV, plan: AttentionPlan, *, causal: bool, window: int | None, scale: float | None) -> torch.Tensor:
-    """One SDPA call for each run of equal lengths; a run is a contiguous slice, so nothing is gathered."""
-    grouped = qkv[0].shape[1] != qkv[1].shape[1]
-    outs = []
-    for start, count, length in plan.runs:
-        q, k, v = (_sequences(t, start, count, length) for t in qkv)
-        banded = window is not None and length > window
-        mask = plan.band(length, int(window or 0), causal, q.device) if banded else None
-        out = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal and mask is None, scale=scale, enable_gqa=grouped
-        )
-        outs.append(out.transpose(1, 2).reshape(1, count * length, q.shape[1], q.shape[3]))
-    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=1)
+    out: torch.Tensor = attend_by_runs(*qkv, plan.runs, scale, causal, window or 0)
+    return out
 
 
-def _sequences(flat: torch.Tensor, start: int, count: int, length: int) -> torch.Tensor:
-    """View `(1, heads, tokens, dim)` as `(count, heads, length, dim)` for one run."""
-    heads, dim = flat.shape[1], flat.shape[3]
-    run = flat[0, :, start : start + count * length]
-    return run.reshape(heads, count, length, dim).transpose(0, 1)
+def _attend_by_runs(  # noqa: PLR0913 - TorchScript takes no object of ours
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    runs: torch.Tensor,
+    scale: Optional[float],  # noqa: UP045 - TorchScript reads the annotations, and reads no other spelling
+    causal: bool,
+    window: int,
+) -> torch.Tensor:
+    """One SDPA call for each run of equal lengths; a run is a contiguous slice, so nothing is gathered.
+
+    `window` 0: none. TorchScript, so that a recorded forward keeps the loop.
+    """
+    grouped = query.size(1) != key.size(1)
+    outs: List[torch.Tensor] = []  # noqa: UP006 - as above
+    table: List[List[int]] = runs.tolist()  # noqa: UP006 - as above
+    for run in table:
+        start, sequences, length = run[0], run[1], run[2]
+        end = start + sequences * length
+        q = query[0, :, start:end].reshape(query.size(1), sequences, length, query.size(3)).transpose(0, 1)
+        k = key[0, :, start:end].reshape(key.size(1), sequences, length, key.size(3)).transpose(0, 1)
+        v = value[0, :, start:end].reshape(value.size(1), sequences, length, value.size(3)).transpose(0, 1)
+        if window > 0 and length > window:
+            at = torch.arange(length, device=query.device)
+            distance = at.unsqueeze(1) - at.unsqueeze(0)
+            near = distance.abs() < window
+            if causal:
+                near = near & (distance >= 0)
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=near, scale=scale, enable_gqa=grouped)
+        else:
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
+        outs.append(out.transpose(1, 2).reshape(1, sequences * length, query.size(1), value.size(3)))
+    return torch.cat(outs, dim=1)
+
+
+with warnings.catch_warnings():
+    # torch announces other recorders; see recording.py for why this one.
+    warnings.simplefilter("ignore")
+    attend_by_runs = torch.jit.script(_attend_by_runs)
 
 
 def _varlen(qkv: QKV, plan: AttentionPlan, *, causal: bool, window: int | None, scale: float | None) -> torch.Tensor:

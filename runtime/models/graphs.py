@@ -79,7 +79,7 @@ class RowGraphs:
         boundaries[1:] = tokens
         features["position_ids"] += self._shape.position_offset
         features["cu_seq_lens_q"] = boundaries
-        plan = AttentionPlan((), boundaries, tokens)
+        plan = AttentionPlan(torch.empty((0, 3), dtype=torch.int64), boundaries, tokens)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -25,7 +25,8 @@ from runtime.models.base import Execution, Flight, Model, ModelFacts
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, max_tokens, position_offset
-from runtime.models.packing import BUCKET_WASTE, buckets, pack, pad
+from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
+from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Job, Prepared, Row
@@ -68,6 +69,7 @@ class TextEmbedder(Model):
         self._excludes_prompt = any(not getattr(module, "include_prompt", True) for module in modules)
         self._packed = False
         self._graphs: RowGraphs | None = None
+        self._recorded: RecordedForward | None = None
         self._waste = BUCKET_WASTE
         self._width = int(self._reference.truncate_dim or self._reference.get_embedding_dimension() or 0)
         self._padded_attention = self._network.config._attn_implementation
@@ -109,25 +111,28 @@ class TextEmbedder(Model):
         self._reference.max_seq_length = self._tokenizer.default_limit.max_tokens
         return [self._reference.encode(text, show_progress_bar=False) for text in texts]
 
-    def capture(self) -> bool:
-        """On CUDA, in half precision and packed: record small batches as graphs. Whether that was done."""
-        if not (isinstance(self._device, CudaDevice) and self._packed and self.half):
-            return False
-        shape = RowShape(
-            with_type_ids=self._tokenizer.has_type_ids,
-            position_offset=self._offset,
-            max_tokens=self._tokenizer.default_limit.max_tokens,
-        )
-        try:
-            with torch.inference_mode():
-                self._graphs = RowGraphs(self._device, self._vectors_of_row, shape)
-        except RuntimeError as error:
-            log.warning("no CUDA graphs for this model: %s", type(error).__name__)
-        return self._graphs is not None
+    def accelerate(self, example: Sequence[Prepared]) -> str | None:
+        """Record the packed forward, so that replaying it needs little Python; what was recorded, None if nothing was.
 
-    def release_graphs(self) -> None:
+        On CUDA in half precision as graphs of fixed sizes, on CPU as one graph of any size.
+        """
+        try:
+            if isinstance(self._device, CudaDevice) and self.half:
+                with torch.inference_mode():
+                    self._graphs = RowGraphs(self._device, self._vectors_of_row, self._row_shape())
+                return "CUDA graphs"
+            if self._device.name == "cpu":
+                row = pack(example, self._offset, self._tokenizer.has_type_ids)
+                self._recorded = RecordedForward(self._vectors_of_row, *self._upload(row))
+                return "recorded forward"
+        except Exception as error:
+            log.warning("the forward could not be recorded: %s", type(error).__name__)
+        return None
+
+    def decelerate(self) -> None:
         """Run every batch eagerly."""
         self._graphs = None
+        self._recorded = None
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the path."""
@@ -177,7 +182,7 @@ class TextEmbedder(Model):
 
     def close(self) -> None:
         """Let go of every tensor."""
-        self._graphs = None
+        self.decelerate()
         del self._network, self._reference, self._chain
 
     # -- parts -------------------------------------------------------------------------------------------------
@@ -202,6 +207,13 @@ class TextEmbedder(Model):
             replayed = self._graphs.run(row)
             if replayed is not None:
                 return replayed, row.order.tolist()
+        features, plan = self._upload(row)
+        if self._recorded is not None and not items[0].prompt_tokens:
+            return self._recorded.run(features, plan), row.order.tolist()
+        return self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist()
+
+    def _upload(self, row: Packed) -> tuple[dict[str, Any], AttentionPlan]:
+        """The row's arrays on the device, as sentence-transformers' modules and our attention want them."""
         arrays = {
             "input_ids": row.input_ids[None],
             "position_ids": row.position_ids[None],
@@ -211,8 +223,14 @@ class TextEmbedder(Model):
         if row.type_ids is not None:
             arrays["token_type_ids"] = row.type_ids[None]
         features = self._device.upload(arrays)
-        plan = AttentionPlan(row.runs, features["cu_seq_lens_q"], row.runs[0].length)
-        return self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist()
+        return features, AttentionPlan(torch.tensor(row.runs), features["cu_seq_lens_q"], row.runs[0].length)
+
+    def _row_shape(self) -> RowShape:
+        return RowShape(
+            with_type_ids=self._tokenizer.has_type_ids,
+            position_offset=self._offset,
+            max_tokens=self._tokenizer.default_limit.max_tokens,
+        )
 
     def _forward_padded(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
         """Vectors `(items, dim)` of one padded rectangle, in the given order."""

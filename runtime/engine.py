@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
+from runtime.batch import Batch
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ModelLoading
-from runtime.executor import Batch, Executor
+from runtime.executor import Executor
 from runtime.metering import Gauge, Metering
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec, RuntimeConfig

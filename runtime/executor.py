@@ -2,8 +2,9 @@
 
 Threads and who does what:
 - the event loop pushes entries and is told outcomes, one hop for a whole batch;
-- each lane thread waits on one condition, and whoever is free asks the policy who is next and forms the batch then,
-  so that batches grow by themselves while the device works;
+- each lane thread waits until there is work, asks the policy who is next and forms the batch then, so that batches
+  grow by themselves while the device works;
+- spare lane threads (on CPU) wait for small online inputs while large work holds the lanes;
 - with two flights (a GPU) a lane launches batch n+1 before it lands batch n.
 
 No model error ends a thread: a batch that fails is split until the guilty inputs are alone, and only they fail.
@@ -17,9 +18,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
+from runtime.batch import Batch
 from runtime.batch_queue import Entry
 from runtime.devices.base import Device
 from runtime.models.base import Flight
@@ -36,34 +37,6 @@ LEAST_SHARE_TOKENS = 128
 """Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Batch:
-    """Entries of one model that run together."""
-
-    worker: Worker
-    lane: Lane
-    entries: Sequence[Entry]
-    small: bool
-    """Its entries come from the line of small inputs."""
-    spare: bool
-    """It runs in a spare lane."""
-    alone: bool
-    """Nothing else ran or waited when it was formed."""
-    contended: bool
-    """Both lanes were waiting when it was formed."""
-    taken_s: float
-    flight: Flight | None = None
-    error: BaseException | None = None
-    answers: list[Answer] = field(default_factory=list)
-    device_ms: float = 0.0
-    landed_s: float = 0.0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all entries."""
-        return sum(entry.prepared.tokens for entry in self.entries)
-
-
 class Executor:
     """Lane threads over all workers' queues."""
 
@@ -75,12 +48,18 @@ class Executor:
         self._policy = policy
         self._deliver = deliver
         self._idle_wait_s = idle_wait_ms / 1000.0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        """Lane threads wait here."""
+        self._small_work = threading.Condition(self._lock)
+        """Spare lane threads wait here."""
         self._active: dict[tuple[str, Lane], Worker] = {}
         self._running: list[Batch] = []
         self._stopping = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"lane-{index}", daemon=True)
+            threading.Thread(
+                target=self._serve, args=(index >= device.concurrency.lanes,), name=f"lane-{index}", daemon=True
+            )
             for index in range(device.concurrency.threads)
         ]
 
@@ -91,19 +70,19 @@ class Executor:
 
     def submit(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> None:
         """Queue all of a Job's entries. Never blocks for long."""
-        with self._changed:
+        with self._lock:
             worker.queue.push(lane, entries)
             self._active[worker.spec.id, lane] = worker
-            self._changed.notify()
+            self._wake()
 
     def drop(self, worker: Worker, lane: Lane, entries: Iterable[Entry]) -> int:
         """Forget entries that still wait; returns how many."""
-        with self._changed:
+        with self._lock:
             return worker.queue.drop(lane, entries)
 
     def waiting_ms(self, lane: Lane) -> float:
         """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
-        with self._changed:
+        with self._lock:
             ahead = [
                 worker.cost.ms_per_token * worker.queue.tokens(each)
                 for (_, each), worker in self._active.items()
@@ -113,18 +92,20 @@ class Executor:
 
     def stop(self) -> None:
         """End the threads after the batches in flight; what still waits is never run. Blocks."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+            self._work.notify_all()
+            self._small_work.notify_all()
         for thread in self._threads:
             thread.join()
 
     # -- a lane thread ------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve(self, spare: bool) -> None:
+        self._device.enter_lane(spare)
         flying: deque[Batch] = deque()
         while True:
-            batch = self._next(wait=not flying)
+            batch = self._next(spare, wait=not flying)
             if batch is None and not flying:
                 return
             if batch is not None:
@@ -134,21 +115,24 @@ class Executor:
                     continue
             self._land(flying.popleft())
 
-    def _next(self, wait: bool) -> Batch | None:
+    def _wake(self) -> None:
+        """Wake whoever could take more work now."""
+        (self._work if self._lanes_are_free() else self._small_work).notify()
+
+    def _next(self, spare: bool, wait: bool) -> Batch | None:
         """Form the next batch. None: the executor stops, or nothing may start now and `wait` is False."""
-        with self._changed:
+        with self._lock:
             while not self._stopping:
-                batch, patience_s = self._form()
+                batch, patience_s = self._form(spare)
                 if batch is not None or not wait:
                     return batch
-                self._changed.wait(patience_s)
+                (self._small_work if spare else self._work).wait(patience_s)
             return None
 
-    def _form(self) -> tuple[Batch | None, float | None]:
+    def _form(self, spare: bool) -> tuple[Batch | None, float | None]:
         """A batch, or how long to wait at most before looking again (None: until something changes)."""
         now = time.perf_counter()
         waiting = self._waiting()
-        spare = self._in_lanes() >= self._device.concurrency.lanes * self._device.concurrency.flights
         choice = self._policy.choose(self._allowed(waiting, spare), now)
         if choice is None:
             return None, None
@@ -170,12 +154,15 @@ class Executor:
         )
         self._running.append(batch)
         if left:
-            self._changed.notify()
+            self._wake()
         return batch, None
 
     def _in_lanes(self) -> int:
         """Batches that run, those in spare lanes not counted."""
         return sum(not batch.spare for batch in self._running)
+
+    def _lanes_are_free(self) -> bool:
+        return self._in_lanes() < self._device.concurrency.lanes * self._device.concurrency.flights
 
     def _most_tokens(self, choice: Choice, waiting: list[Waiting], spare: bool) -> int:
         """The largest batch now: what the policy allows, but no more than a free lane's share of what waits."""
@@ -192,9 +179,11 @@ class Executor:
         Where small work runs already, the next small input has only that to wait for, and more threads than cores
         would slow both down.
         """
+        if spare != (not self._lanes_are_free()):
+            return []
         if not spare:
             return waiting
-        if not self._device.concurrency.spare_lanes or any(batch.small for batch in self._running):
+        if any(batch.small for batch in self._running):
             return []
         return [queue for queue in waiting if queue.small]
 
@@ -245,10 +234,10 @@ class Executor:
         batch.flight = None
         batch.landed_s = time.perf_counter()
         batch.device_ms = (batch.landed_s - batch.taken_s) * 1000.0
-        with self._changed:
+        with self._lock:
             self._running.remove(batch)
             self._policy.charge(batch.worker.spec.id, batch.lane, batch.device_ms, batch.contended)
-            self._changed.notify()
+            self._wake()
         self._deliver(batch)
 
     def _rows(self, batch: Batch) -> list[Answer]:

@@ -58,6 +58,9 @@ class StillDevice(Device):
     def download(self, rows: Sequence[Any]) -> Download:
         raise AssertionError("the double's models make their rows on the host")
 
+    def enter_lane(self, spare: bool) -> None:
+        pass
+
     @contextmanager
     def working(self, alone: bool) -> Iterator[None]:
         yield

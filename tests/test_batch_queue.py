@@ -10,18 +10,24 @@ from runtime.batch_queue import BatchQueue, Entry
 from runtime.work import Lane
 from tests.entries import entry
 
+Line = tuple[Lane, bool]
+"""A lane, and whether its small inputs or its large ones are meant."""
+
+SMALL_TOKENS = 8
 lanes = st.sampled_from(Lane)
-token_counts = st.integers(0, 40)
+token_counts = st.integers(0, 40) | st.integers(0, SMALL_TOKENS)
 
 
 class QueueBesideALedger(RuleBasedStateMachine):
     """A queue and the plainest lists that say what should be in it."""
 
+    small_tokens = SMALL_TOKENS
+
     def __init__(self) -> None:
         super().__init__()
-        self.queue = BatchQueue()
+        self.queue = BatchQueue(self.small_tokens)
         self.pushed: dict[Lane, list[Entry]] = {lane: [] for lane in Lane}
-        self.waiting: dict[Lane, list[Entry]] = {lane: [] for lane in Lane}
+        self.waiting: dict[Line, list[Entry]] = {(lane, small): [] for lane in Lane for small in (False, True)}
         self.taken: list[Entry] = []
         self.dropped: list[Entry] = []
 
@@ -30,13 +36,15 @@ class QueueBesideALedger(RuleBasedStateMachine):
         entries = [entry(cost, index) for index, cost in enumerate(costs)]
         self.queue.push(lane, entries)
         self.pushed[lane] += entries
-        self.waiting[lane] += entries
+        for one in entries:
+            small = lane is Lane.ONLINE and self.small_tokens > 0 and one.prepared.tokens <= self.small_tokens
+            self.waiting[lane, small].append(one)
 
-    @rule(lane=lanes, max_tokens=st.integers(1, 100))
-    def take(self, lane: Lane, max_tokens: int) -> None:
-        expected = what_fits(self.waiting[lane], max_tokens)
-        assert self.queue.take(lane, max_tokens) == expected
-        self.waiting[lane] = self.waiting[lane][len(expected) :]
+    @rule(lane=lanes, small=st.booleans(), max_tokens=st.integers(1, 100))
+    def take(self, lane: Lane, small: bool, max_tokens: int) -> None:
+        expected = what_fits(self.waiting[lane, small], max_tokens)
+        assert self.queue.take(lane, max_tokens, small) == expected
+        self.waiting[lane, small] = self.waiting[lane, small][len(expected) :]
         self.taken += expected
 
     @rule(lane=lanes, data=st.data())
@@ -45,38 +53,56 @@ class QueueBesideALedger(RuleBasedStateMachine):
         if not self.pushed[lane]:
             return
         chosen = data.draw(st.lists(st.sampled_from(self.pushed[lane]), unique_by=id))
-        expected = [one for one in self.waiting[lane] if one in chosen]
-        assert self.queue.drop(lane, chosen) == len(expected)
-        self.waiting[lane] = [one for one in self.waiting[lane] if one not in expected]
-        self.dropped += expected
+        expected = 0
+        for small in (False, True):
+            left = [one for one in self.waiting[lane, small] if one not in chosen]
+            gone = [one for one in self.waiting[lane, small] if one in chosen]
+            self.waiting[lane, small] = left
+            self.dropped += gone
+            expected += len(gone)
+        assert self.queue.drop(lane, chosen) == expected
 
     @invariant()
     def counts_are_those_of_what_waits(self) -> None:
-        for lane, waiting in self.waiting.items():
-            assert self.queue.items(lane) == len(waiting)
-            assert self.queue.tokens(lane) == sum(one.prepared.tokens for one in waiting)
-            assert self.queue.front(lane) is (waiting[0] if waiting else None)
+        for (lane, small), waiting in self.waiting.items():
+            assert self.queue.items(lane, small) == len(waiting)
+            assert self.queue.tokens(lane, small) == cost(waiting)
+            assert self.queue.front(lane, small) is (waiting[0] if waiting else None)
+        for lane in Lane:
+            both = self.waiting[lane, False] + self.waiting[lane, True]
+            assert (self.queue.items(lane), self.queue.tokens(lane)) == (len(both), cost(both))
 
     def teardown(self) -> None:
         """What was pushed was taken once, dropped once, or still comes, in its order."""
-        for lane, waiting in self.waiting.items():
-            rest = self.queue.take(lane, 10**9)
+        for (lane, small), waiting in self.waiting.items():
+            rest = self.queue.take(lane, 10**9, small)
             assert rest == waiting
             self.taken += rest
         everything = [one for entries in self.pushed.values() for one in entries]
         assert sorted(map(id, self.taken + self.dropped)) == sorted(map(id, everything))
 
 
+class QueueOfOneSize(QueueBesideALedger):
+    """A queue that tells no small inputs apart."""
+
+    small_tokens = 0
+
+
+def cost(entries: list[Entry]) -> int:
+    return sum(one.prepared.tokens for one in entries)
+
+
 def what_fits(waiting: list[Entry], max_tokens: int) -> list[Entry]:
     """The longest beginning of `waiting` within `max_tokens`, at least one entry."""
     for count in range(len(waiting), 1, -1):
-        if sum(one.prepared.tokens for one in waiting[:count]) <= max_tokens:
+        if cost(waiting[:count]) <= max_tokens:
             return waiting[:count]
     return waiting[:1]
 
 
 TestQueueBesideALedger = QueueBesideALedger.TestCase
-TestQueueBesideALedger.settings = settings(stateful_step_count=30)
+TestQueueOfOneSize = QueueOfOneSize.TestCase
+TestQueueBesideALedger.settings = TestQueueOfOneSize.settings = settings(stateful_step_count=30)
 
 
 def test_the_first_entry_is_taken_however_large_it_is() -> None:
@@ -100,6 +126,16 @@ def test_lanes_do_not_see_each_other() -> None:
     assert (queue.tokens(Lane.ONLINE), queue.tokens(Lane.BULK)) == (3, 8)
     assert len(queue.take(Lane.BULK, 100)) == 2
     assert queue.items(Lane.ONLINE) == 1
+
+
+def test_small_online_inputs_do_not_stand_behind_large_ones_and_small_bulk_inputs_do() -> None:
+    queue = BatchQueue(small_tokens=4)
+    for lane in Lane:
+        queue.push(lane, [entry(50), entry(4), entry(5)])
+    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 100, small=True)] == [4]
+    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 100)] == [50, 5]
+    assert queue.take(Lane.BULK, 100, small=True) == []
+    assert [one.prepared.tokens for one in queue.take(Lane.BULK, 100)] == [50, 4, 5]
 
 
 def test_dropped_entries_are_stepped_over_wherever_they_stand() -> None:

@@ -82,6 +82,10 @@ class Device(abc.ABC):
         """Start copying tensors to the host, flattened one after another as float32, in one transfer."""
 
     @abc.abstractmethod
+    def enter_lane(self, spare: bool) -> None:
+        """Called once by each lane thread before its first batch."""
+
+    @abc.abstractmethod
     def working(self, alone: bool) -> AbstractContextManager[None]:
         """Everything a lane thread must hold while it launches. `alone`: no other batch runs or waits."""
 

@@ -108,6 +108,9 @@ class CudaDevice(Device):
         event.record()
         return PinnedDownload(buffer, event)
 
+    def enter_lane(self, spare: bool) -> None:
+        """One lane: nobody to give way to."""
+
     @contextmanager
     def working(self, alone: bool) -> Iterator[None]:
         """Bind the calling thread to this GPU."""

@@ -45,6 +45,9 @@ class MpsDevice(Device):
         """Wait for the GPU and copy the flat rows."""
         return Landed(torch.cat([block.reshape(-1).float() for block in rows]).cpu().numpy())
 
+    def enter_lane(self, spare: bool) -> None:
+        """One lane: nobody to give way to."""
+
     @contextmanager
     def working(self, alone: bool) -> Iterator[None]:
         """Nothing to hold."""

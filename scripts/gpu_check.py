@@ -1,4 +1,4 @@
-"""One short run on a CUDA GPU: equality with the reference, then speed eager and replayed, as a table for BENCHMARKS.md."""
+"""One short run on a CUDA GPU: equality with the reference, then speed eager and replayed, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def real_texts(count: int) -> list[str]:
 
 
 def check(folder: Path, device: CudaDevice, dtype: Dtype) -> TextEmbedder:
-    """Load, compare 200 texts with sentence-transformers on the CPU, print the worst, stop the script if it is wrong."""
+    """Load, compare 200 texts with sentence-transformers on the CPU, print the worst, stop where it is wrong."""
     model = load_model(ModelSpec(id="gpu-check", source=str(folder), dtype=dtype), folder, device)
     assert isinstance(model, TextEmbedder)
     texts = real_texts(200)

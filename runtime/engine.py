@@ -14,7 +14,7 @@ from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
 from runtime.batch import Batch
 from runtime.devices.base import Device
-from runtime.errors import CotenantError, Draining, ModelLoading
+from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
 from runtime.executor import Executor
 from runtime.metering import Gauge, Metering
 from runtime.preparation import Preparation
@@ -198,8 +198,16 @@ class Engine:
             log.warning("a batch of %s finished after the event loop ended", batch.worker.spec.name)
 
     def _deliver(self, batch: Batch) -> None:
-        """On the event loop: give every entry its row or its error."""
-        worker, tokens = batch.worker, batch.tokens
+        """On the event loop: give every entry its row or its error, come what may."""
+        try:
+            self._answer(batch)
+        except Exception:
+            log.exception("a batch of %s could not be delivered", batch.worker.spec.name)
+            for entry in batch.entries:
+                entry.owner.fail(ExecutionError("the answer could not be delivered"))
+
+    def _answer(self, batch: Batch) -> None:
+        worker, tokens = batch.worker, max(batch.tokens, 1)
         problem: CotenantError | None = None
         for entry, answer in zip(batch.entries, batch.answers, strict=True):
             entry.owner.ran(

@@ -8,8 +8,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from runtime.devices.process import prepare_process
+
 # Before any import of huggingface_hub, which reads it once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Before any import of torch: OpenMP's spinning threads make the suite ten times slower beside a busy program.
+prepare_process()
 
 # No test may fail because the machine is busy.
 hypothesis.settings.register_profile(

@@ -14,6 +14,7 @@ from runtime.engine import Engine
 from runtime.errors import (
     CotenantError,
     Draining,
+    ExecutionError,
     ForwardFailed,
     ModelFailed,
     ModelNotFound,
@@ -22,6 +23,7 @@ from runtime.errors import (
     QueueFull,
 )
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
+from runtime.ticket import Ticket
 from runtime.work import Job, Lane, Result, Task
 from tests.doubles import CountingModel, DoubleBackend, StillDevice, vector
 
@@ -290,3 +292,17 @@ async def test_errors_are_counted_by_code() -> None:
             with pytest.raises(CotenantError):
                 await engine.run(job("a", "t"))
         assert b'cotenant_job_errors_total{code="forward_failed",model="a"} 3.0' in engine.metering.render()
+
+
+async def test_a_batch_of_no_tokens_at_all_is_answered_too() -> None:
+    async with running("a") as (engine, _):
+        assert_rows(await asyncio.wait_for(engine.run(job("a", "")), 10), [""])
+
+
+async def test_a_job_whose_batch_cannot_be_delivered_fails_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running("a") as (engine, _):
+        with monkeypatch.context() as staged:
+            staged.setattr(Ticket, "ran", None)
+            with pytest.raises(ExecutionError, match="delivered"):
+                await asyncio.wait_for(engine.run(job("a", "x", "y")), 10)
+        assert_rows(await engine.run(job("a", "x")), ["x"])

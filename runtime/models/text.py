@@ -157,8 +157,9 @@ class TextEmbedder(Model):
         prompt = self._prompt(job.prompt_name)
         limit = self._limit(job)
         excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
-        texts = [prompt + text for text in job.inputs if isinstance(text, str)]
-        encoded = iter(self._tokenizer.encode(texts, limit))
+        places = [index for index, item in enumerate(job.inputs) if isinstance(item, str)]
+        texts = [f"{prompt}{job.inputs[index]}" for index in places]
+        encoded = iter(self._tokenizer.encode(texts, limit, places))
         items = [
             next(encoded) if isinstance(item, str) else self._tokenizer.take(item, limit, index)
             for index, item in enumerate(job.inputs)

@@ -64,14 +64,22 @@ class TextTokenizer:
         # A limit below the special tokens would not cut at all.
         self._bounded.enable_truncation(max(max_tokens, self._specials), direction=fast.truncation_side)
 
-    def encode(self, texts: Sequence[str], limit: Limit) -> list[Prepared]:
-        """Token ids of each text, in order.
+    def encode(self, texts: Sequence[str], limit: Limit, places: Sequence[int] | None = None) -> list[Prepared]:
+        """Token ids of each text, in order. `places`: the texts' indices in the request, for errors.
 
-        Raises InputTooLong when `limit.truncate` is False and a text has more tokens than `limit.max_tokens`.
+        Raises InputTooLong when `limit.truncate` is False and a text has more tokens than `limit.max_tokens`;
+        InvalidRequest for a text of no token at all, which nothing can be pooled from: an empty one, where the
+        tokenizer adds no special tokens.
         """
+        places = range(len(texts)) if places is None else places
         if limit == self.default_limit:
-            return self._encode_bounded(texts)
-        return [self._encode_open(text, limit, index) for index, text in enumerate(texts)]
+            items = self._encode_bounded(texts)
+        else:
+            items = [self._encode_open(text, limit, index) for index, text in zip(places, texts, strict=True)]
+        for index, item in zip(places, items, strict=True):
+            if not item.tokens:
+                raise InvalidRequest(f"input {index} holds no token for this model", param="input")
+        return items
 
     def take(self, ids: Sequence[int], limit: Limit, index: int) -> Prepared:
         """Token ids that a caller sends in place of text, special tokens included.

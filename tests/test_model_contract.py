@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 from runtime.devices.cpu import CpuDevice
@@ -30,6 +31,9 @@ OTHER_LAYOUTS = {
     "t5-embedder": "buckets",
     "convbert-embedder": "equal-length",  # its convolution sees the padding
 }
+
+# Tiny models gain nothing from a second thread, and beside a busy program each barrier costs a time slice.
+torch.set_num_threads(1)
 
 SENTENCE = "the name of a class is bound to the object in its local scope when a statement such as return ends"
 WORDS = SENTENCE.split()

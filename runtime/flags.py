@@ -107,6 +107,8 @@ FLAGS: Final = (
     Flag(name="served_model_name", section="models", key="served_name", metavar="NAME", panel=EACH_MODEL),
     Flag(name="revision", section="models", key="revision", metavar="REVISION", panel=EACH_MODEL),
     Flag(name="dtype", section="models", key="dtype", panel=EACH_MODEL),
+    Flag(name="backend", section="models", key="backend", panel=EACH_MODEL),
+    Flag(name="quantize", section="models", key="quantize", panel=EACH_MODEL),
     Flag(name="max_batch_tokens", section="models", key="max_batch_tokens", metavar="TOKENS", panel=EACH_MODEL),
     Flag(name="trust_remote_code", section="models", key="trust_remote_code", panel=EACH_MODEL),
     Flag(name="device", key="device", metavar="auto|cpu|cuda|cuda:N|mps", panel=DEVICE),

@@ -40,6 +40,7 @@ class ModelStatus:
     state: str
     detail: str | None
     device: str | None
+    backend: str
     dtype: str | None
     execution: str | None
     execution_reason: str | None
@@ -131,6 +132,7 @@ class Worker:
             state=self.state,
             detail=self.detail,
             device=self.device_name,
+            backend=facts.backend if facts else self.spec.backend,
             dtype=facts.dtype if facts else None,
             execution=facts.execution if facts else None,
             execution_reason=facts.execution_reason if facts else None,

@@ -45,6 +45,7 @@ def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
         state="ready",
         detail=None,
         device="cpu",
+        backend="torch",
         dtype="float32",
         execution="packed",
         execution_reason=None,

@@ -127,3 +127,30 @@ def test_a_limit_is_a_positive_finite_number(limit: float) -> None:
 def test_values_never_change() -> None:
     with pytest.raises(ValidationError):
         RuntimeConfig().__setattr__("device", "cpu")
+
+
+def test_a_backend_is_torch_and_nothing_is_quantized_unless_asked_for() -> None:
+    assert (ModelSpec(id="a").backend, ModelSpec(id="a").quantize) == ("torch", "none")
+    spec = ModelSpec(id="a", backend="openvino", quantize="int8")
+    assert RuntimeConfig(models=(spec,), device="cpu").models[0] == spec
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"quantize": "int8"}, "quantize: int8 needs backend: openvino"),
+        ({"backend": "openvino", "dtype": "bfloat16"}, "computes in float32, or int8 .* not in bfloat16"),
+        ({"backend": "openvino", "execution": "packed"}, "runs padded buckets: leave execution: packed out"),
+    ],
+)
+def test_a_backend_that_does_not_fit_is_refused_in_a_sentence(keys: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ModelSpec.model_validate({"id": "a", **keys})
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_openvino_on_another_device_than_the_cpu_is_refused(device: str) -> None:
+    with pytest.raises(
+        ValidationError, match=rf"models\[1\]: backend: openvino runs on the CPU, and device is {device}"
+    ):
+        RuntimeConfig.model_validate({"device": device, "models": ["a", {"id": "b", "backend": "openvino"}]})

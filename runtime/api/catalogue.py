@@ -31,7 +31,7 @@ def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:
         "owned_by": owner,
         "root": status.id,
         "aliases": status.aliases,
-        "backend": "torch",
+        "backend": status.backend,
         "capabilities": [status.task],
         "state": status.state,
         "device": status.device,

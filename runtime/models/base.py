@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from runtime.registry import ModelBackend
 from runtime.work import Job, Prepared, Row
 
-Execution: TypeAlias = Literal["packed", "buckets", "equal-length"]
+Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "openvino-buckets"]
 """packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
-one length each, no padding and no sharing of a row."""
+one length each, no padding and no sharing of a row; openvino-buckets: buckets run by OpenVINO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class ModelFacts:
     max_tokens: int
     """Most tokens of one input, special tokens included."""
     dtype: str
+    """Weights and arithmetic; int8: 8-bit weights."""
+    backend: ModelBackend = "torch"
     execution: Execution
     execution_reason: str
     prompts: tuple[str, ...]

@@ -74,6 +74,15 @@ def choose_execution(model: Checkable, wanted: str, window_tokens: int | None, h
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
 
 
+def exactness_problem(model: Checkable, execution: Execution, window_tokens: int | None) -> str | None:
+    """How vectors in fp32 differ from the reference's in `execution`; None where they agree. It stays in force."""
+    texts = probe_texts(window_tokens)
+    model.use("buckets")
+    reference = model.reference_vectors(texts)
+    model.use(execution)
+    return _problem(model, Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts), reference, half=False)
+
+
 def probe_texts(window_tokens: int | None) -> list[str]:
     """Texts of 1 to 200 words and one longer than the model's attention window.
 

@@ -11,6 +11,7 @@ from runtime.devices.base import Device
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
 from runtime.models.exactness import choose_execution
+from runtime.models.openvino_text import load_openvino_embedder
 from runtime.models.text import TextEmbedder
 from runtime.registry import ModelSpec
 from runtime.work import Task
@@ -33,6 +34,8 @@ def load_model(spec: ModelSpec, folder: Path, device: Device) -> Model:
 
 
 def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
+    if spec.backend == "openvino":
+        return load_openvino_embedder(spec, folder, device)
     model = TextEmbedder(spec, folder, device)
     model.settle(choose_execution(model, spec.execution, model.window_tokens, model.half))
     return model

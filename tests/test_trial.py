@@ -97,7 +97,7 @@ def try_exact(model: Candidate) -> str:
 
 
 def try_quantized(model: Candidate) -> str:
-    return trial.try_quantized(model, StillDevice(), Demands(), TORCH_REASON)
+    return trial.try_quantized(model, StillDevice(), Demands())
 
 
 # -- fp32 -------------------------------------------------------------------------------------------------------

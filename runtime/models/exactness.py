@@ -122,6 +122,8 @@ def _problem(model: Checkable, job: Job, reference: Sequence[Row], half: bool) -
         rows = model.launch(model.prepare(job)).land()
     except Exception as error:
         return f"raised {type(error).__name__}"
+    if [row.shape for row in rows] != [expected.shape for expected in reference]:
+        return "gives vectors of other shapes"
     for row, expected in zip(rows, reference, strict=True):
         if not _agrees(row, expected, half):
             return f"differs by {_difference(row, expected):.1e}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-UNBOUNDED_TOKENS = 100_000
+UNBOUNDED_TOKENS = 100_000_000
 """A tokenizer without a limit reports an astronomical one."""
 ACTIVATION_WIDTHS_PER_TOKEN = 17
 """Workspace of one token in hidden widths: 11 in a dry run, times 1.5 for what the allocator adds."""

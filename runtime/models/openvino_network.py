@@ -114,7 +114,8 @@ def _dequantized(opset: Any, weight: NDArray[np.float32]) -> Any:
     grouped = np.ascontiguousarray(weight, dtype=np.float32).reshape(outputs, inputs // group, group)
     scale = np.abs(grouped).max(axis=2, keepdims=True) / np.float32(127)
     scale[scale == 0] = 1.0
-    rounded = np.rint(grouped / scale).astype(np.int8)
+    with np.errstate(invalid="ignore"):  # broken weights are found by their vectors
+        rounded = np.rint(grouped / scale).astype(np.int8)
     if group == inputs:
         return opset.multiply(opset.convert(opset.constant(rounded[:, 0]), "f32"), opset.constant(scale[:, 0]))
     restored = opset.multiply(opset.convert(opset.constant(rounded), "f32"), opset.constant(scale))
@@ -150,7 +151,8 @@ class CompiledTransformer(torch.nn.Module):
         """Set `token_embeddings`, `(items, tokens, width)` float32, from the tensors of int32 in `features`."""
         arrays = {name: features[name].numpy() for name in self._inputs}
         alone = torch.get_num_threads() > 1  # as the device set it for this batch
-        idle, request = self._take([self._idle_wide, self._idle_narrow][:: 1 if alone else -1])
+        wide, narrow = self._idle_wide, self._idle_narrow
+        idle, request = self._take((wide, narrow) if alone else (narrow, wide))
         try:
             found = request.infer(arrays, share_inputs=True, share_outputs=False)
             features["token_embeddings"] = torch.from_numpy(found[0])

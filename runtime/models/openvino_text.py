@@ -94,6 +94,10 @@ def load_openvino_embedder(spec: ModelSpec, folder: Path, device: Device, demand
     import_openvino()
     model = OpenVinoEmbedder(spec, folder, device)
     reason = choose_execution(model, spec.execution, model.window_tokens, model.half)
-    attempt = try_quantized if spec.quantize == "int8" else try_exact
-    model.settle(attempt(model, device, demands or Demands(), reason))
+    demands = demands or Demands()
+    if spec.quantize == "int8":
+        reason = try_quantized(model, device, demands)
+    else:
+        reason = try_exact(model, device, demands, reason)
+    model.settle(reason)
     return model

@@ -79,12 +79,11 @@ def try_exact(model: Compilable, device: Device, demands: Demands, torch_reason:
     return f"{OPENVINO}: {problem}; {torch_reason}"
 
 
-def try_quantized(model: Compilable, device: Device, demands: Demands, torch_reason: str) -> str:
-    """Leave `model` on OpenVINO in int8; the reason is returned. `torch_reason` is that of a layout left behind.
+def try_quantized(model: Compilable, device: Device, demands: Demands) -> str:
+    """Leave `model` on OpenVINO in int8; the reason is returned for the log and `/models`.
 
     Raises UnsupportedModel where it can't be compiled or finds too few of the neighbours that the exact vectors have.
     """
-    del torch_reason
     torch_layout = model.execution
     expected = corpus_vectors(model, device)
     best = 0.0

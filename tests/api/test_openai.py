@@ -172,7 +172,11 @@ def test_models_lists_what_is_served() -> None:
 
     engine = FakeEngine(spec(), spec("b", served_name="beta", aliases=("second",)))
     engine.statuses[1] = status(
-        engine.specs[1], queue_items={Lane.ONLINE: 3}, queue_tokens={Lane.ONLINE: 128}, results_pending=2
+        engine.specs[1],
+        backend="openvino",
+        queue_items={Lane.ONLINE: 3},
+        queue_tokens={Lane.ONLINE: 128},
+        results_pending=2,
     )
     client = TestClient(build_app(engine))
     answer = client.get("/v1/models").json()
@@ -180,7 +184,7 @@ def test_models_lists_what_is_served() -> None:
     assert [item["id"] for item in answer["data"]] == [MODEL, "beta"]
     item = answer["data"][1]
     assert item["object"] == "model"
-    assert (item["owned_by"], item["root"], item["backend"]) == ("cotenant", "b", "torch")
+    assert (item["owned_by"], item["root"], item["backend"]) == ("cotenant", "b", "openvino")
     assert item["capabilities"] == ["embed"]
     assert (item["max_model_len"], item["dimensions"], item["dtype"]) == (256, 4, "float32")
     assert item["stats"] == {

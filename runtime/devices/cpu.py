@@ -72,7 +72,10 @@ class CpuDevice(Device):
     def enter_lane(self, spare: bool) -> None:
         """Let the event loop and the spare lane go first whenever all want a core (on Linux, niceness is by thread)."""
         if not spare and sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LANE_NICENESS)
+            thread = threading.get_native_id()
+            # Only ever nicer: a process that was started nicer may not go back, and must not.
+            niceness = max(os.getpriority(os.PRIO_PROCESS, thread), LANE_NICENESS)
+            os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
     @contextmanager
     def working(self, alone: bool) -> Iterator[None]:

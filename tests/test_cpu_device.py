@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
 import pytest
 
 from runtime.devices.cpu import LANE_NICENESS, CpuDevice
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="niceness by thread is Linux's")
 
-
-def niceness_in_lane(spare: bool, before: int) -> int:
-    """Niceness of a fresh thread that was at `before` more than its process and entered a lane."""
-    found: list[int] = []
-
-    def lane() -> None:
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, before)
-        CpuDevice(lanes=1).enter_lane(spare)
-        found.append(os.getpriority(os.PRIO_PROCESS, thread))
-
-    runner = threading.Thread(target=lane)
-    runner.start()
-    runner.join()
-    return found[0]
-
-
-def test_a_lane_gives_way_and_a_spare_lane_does_not() -> None:
-    base = os.getpriority(os.PRIO_PROCESS, 0)
-    assert niceness_in_lane(False, base) == max(base, LANE_NICENESS)
-    assert niceness_in_lane(True, base) == base
-
-
-def test_a_thread_that_is_nicer_already_stays_so() -> None:
-    assert niceness_in_lane(False, 12) == 12
+@pytest.mark.parametrize(
+    ("platform", "spare", "before", "asked"),
+    [
+        ("linux", False, 0, [LANE_NICENESS]),
+        ("linux", False, 12, [12]),  # nicer already: going back needs a privilege
+        ("linux", True, 0, []),
+        ("darwin", False, 0, []),  # niceness by thread is Linux's
+    ],
+)
+def test_a_lane_only_ever_becomes_nicer_and_a_spare_lane_stays(
+    monkeypatch: pytest.MonkeyPatch, platform: str, spare: bool, before: int, asked: list[int]
+) -> None:
+    device, found = CpuDevice(lanes=1), []
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "getpriority", lambda which, who: before)
+    monkeypatch.setattr(os, "setpriority", lambda which, who, niceness: found.append(niceness))
+    device.enter_lane(spare)
+    assert found == asked

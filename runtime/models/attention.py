@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, List, Optional, TypeAlias  # noqa: UP035 - TorchScript knows no other spelling
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional
@@ -87,7 +87,7 @@ def _attend_by_runs(  # noqa: PLR0913 - TorchScript takes no object of ours
     key: torch.Tensor,
     value: torch.Tensor,
     runs: torch.Tensor,
-    scale: Optional[float],  # noqa: UP045 - TorchScript reads the annotations, and reads no other spelling
+    scale: float | None,
     causal: bool,
     window: int,
 ) -> torch.Tensor:
@@ -96,8 +96,8 @@ def _attend_by_runs(  # noqa: PLR0913 - TorchScript takes no object of ours
     `window` 0: none. TorchScript, so that a recorded forward keeps the loop.
     """
     grouped = query.size(1) != key.size(1)
-    outs: List[torch.Tensor] = []  # noqa: UP006 - as above
-    table: List[List[int]] = runs.tolist()  # noqa: UP006 - as above
+    outs: list[torch.Tensor] = []
+    table: list[list[int]] = runs.tolist()
     for run in table:
         start, sequences, length = run[0], run[1], run[2]
         end = start + sequences * length

@@ -10,7 +10,7 @@ from typing import Protocol
 from runtime.devices.base import Device
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint
+from runtime.work import Footprint, Task
 
 
 class Backend(Protocol):
@@ -19,10 +19,13 @@ class Backend(Protocol):
     def open_device(self, config: RuntimeConfig) -> Device:
         """The configured device. Raises ConfigurationError when this machine has none such."""
 
+    def task_of(self, spec: ModelSpec) -> Task:
+        """What the model's files say it does, before its weights are there. Raises SourceNotFound."""
+
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         """Bytes that `spec` will take, before anything is loaded. Raises SourceNotFound."""
 
-    def load(self, spec: ModelSpec, device: Device) -> Model:
+    def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
         """The model on the device. Raises StartupError, or what the loading library raises."""
 
 
@@ -35,6 +38,13 @@ class TorchBackend:
 
         return open_device(config.device, config.cpu_lanes)
 
+    def task_of(self, spec: ModelSpec) -> Task:
+        """From the JSON files beside the weights, fetched from the hub first if need be."""
+        from runtime.models.detection import task_of_files
+        from runtime.models.weights import find_description
+
+        return task_of_files(find_description(spec))
+
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         """From the checkpoint's headers and config, fetched from the hub first if need be."""
         from runtime.models.weights import activation_prior_bytes, find_files, predicted_weight_bytes
@@ -46,9 +56,9 @@ class TorchBackend:
             activation_bytes=activation_prior_bytes(folder, dtype) * budget_tokens,
         )
 
-    def load(self, spec: ModelSpec, device: Device) -> Model:
-        """Through the family of the spec's task."""
+    def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
+        """Through the family of the task."""
         from runtime.models.loading import load_model
         from runtime.models.weights import find_files
 
-        return load_model(spec, find_files(spec), device)
+        return load_model(spec, task, find_files(spec), device)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
@@ -23,13 +24,10 @@ from runtime.residency import Residency
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
-from runtime.work import Job, Lane, Result, Task
+from runtime.work import Job, Lane, Result, Task, rough_tokens
 from runtime.worker import ModelStatus, State, Worker
 
 log = logging.getLogger(__name__)
-
-CHARS_PER_TOKEN = 4
-"""For counting work that is not tokenized yet."""
 
 
 class Engine:
@@ -102,7 +100,7 @@ class Engine:
 
     # -- work ---------------------------------------------------------------------------------------------------
 
-    def resolve(self, name: str | None, task: Task) -> ModelSpec:
+    def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         """The model that a client's name means; see Router.resolve."""
         return self._router.resolve(name, task).spec
 
@@ -127,7 +125,7 @@ class Engine:
         except asyncio.CancelledError:
             self.metering.observe_cancel(worker.spec.name)
             raise
-        result = ticket.result()
+        result = replace(ticket.result(), head=worker.model.facts.head if worker.model else None)
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
@@ -148,7 +146,7 @@ class Engine:
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
         job = ticket.job
-        estimate = sum(min(len(item) // CHARS_PER_TOKEN + 2, worker.max_tokens) for item in job.inputs)
+        estimate = sum(min(rough_tokens(item), worker.max_tokens) for item in job.inputs)
         worker.preparing_tokens += estimate
         try:
             prepared = await self._preparation.prepare(worker.ready_model(job.task), job)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from runtime.errors import Draining
 from runtime.models.base import Model
-from runtime.work import Job, Prepared
+from runtime.work import Input, Job, Picture, Prepared, characters
 
 INLINE_ITEMS = 4
 INLINE_CHARS = 1_000
@@ -26,7 +26,7 @@ class Preparation:
 
     async def prepare(self, model: Model, job: Job) -> list[Prepared]:
         """Items of `job`, in order. Raises what `Model.prepare` raises, and Draining when the pool is closed first."""
-        if len(job.inputs) <= INLINE_ITEMS and sum(map(len, job.inputs)) <= INLINE_CHARS:
+        if len(job.inputs) <= INLINE_ITEMS and sum(map(_characters, job.inputs)) <= INLINE_CHARS:
             return model.prepare(job)
         self._check_open()
         prepared = self._pool.submit(model.prepare, job)
@@ -47,3 +47,8 @@ class Preparation:
     def _check_open(self) -> None:
         if self._closed:
             raise Draining("the server stopped before this request was done")
+
+
+def _characters(item: Input) -> int:
+    """A picture is never prepared inline: decoding one takes milliseconds."""
+    return INLINE_CHARS + 1 if isinstance(item, Picture) else characters(item)

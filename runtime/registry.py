@@ -11,10 +11,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from runtime.work import Task
-
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 ModelBackend = Literal["torch", "openvino"]
+TaskChoice = Literal["auto", "embed", "multi_vector", "rerank", "classify"]
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat = Literal["auto", "plain", "json"]
 
@@ -60,7 +59,7 @@ class ModelSpec(Section):
         " Python package, or `cache:NAME` among the fetched demo models. Default: the id itself.",
     )
     revision: str | None = Field(None, description="Hub commit or tag to pin.")
-    task: Task = Field(Task.EMBED, description="What the model does.")
+    task: TaskChoice = Field("auto", description="What the model does; auto: what its files say.")
     served_name: str | None = Field(None, min_length=1, description="The name shown and answered instead of the id.")
     aliases: tuple[str, ...] = Field((), description="More names that reach this model.")
     dtype: Dtype = Field("auto", description="Weights and arithmetic; auto: fp32 on CPU, bf16 on a GPU.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +18,7 @@ from runtime.metering import Metering
 from runtime.models.base import Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
-from runtime.work import Footprint, Job, Prepared
+from runtime.work import Footprint, Job, Pair, Prepared, Task
 from runtime.worker import State, Worker
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,19 @@ class Residency:
 
     async def load_all(self, workers: Iterable[Worker], loaded: Callable[[Worker], None]) -> None:
         """Load each worker in turn; `loaded` is called on the loop after each, whether it went well or not."""
+        workers = list(workers)
+        for worker in workers:
+            await self._look_up_task(worker)
         for worker in workers:
             await self.load(worker)
             loaded(worker)
+
+    async def _look_up_task(self, worker: Worker) -> None:
+        """Learn what a model does before its turn to load comes, so that requests of other kinds are told early."""
+        if worker.task is None:
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(Exception):  # the load itself will say what is wrong
+                worker.task = await loop.run_in_executor(self._loader, self._backend.task_of, worker.spec)
 
     async def load(self, worker: Worker) -> None:
         """Load one worker. A failure is its state, never an exception."""
@@ -54,7 +65,9 @@ class Residency:
         started_s = time.perf_counter()
         try:
             loop = asyncio.get_running_loop()
-            model, footprint, cost = await loop.run_in_executor(self._loader, self._load, worker.spec)
+            worker.task, model, footprint, cost = await loop.run_in_executor(
+                self._loader, self._load, worker.spec, worker.task
+            )
         except Exception as error:
             self._admission.forget(worker.spec.id)
             worker.state, worker.detail = State.FAILED, _reason(error)
@@ -74,21 +87,23 @@ class Residency:
 
     # -- in the loader thread -----------------------------------------------------------------------------------
 
-    def _load(self, spec: ModelSpec) -> tuple[Model, Footprint, CostLine]:
+    def _load(self, spec: ModelSpec, task: Task | None) -> tuple[Task, Model, Footprint, CostLine]:
+        task = task or self._backend.task_of(spec)
         budget = spec.max_batch_tokens or self._device.default_batch_tokens
         self._admission.reserve(spec.id, self._backend.predict(spec, self._device, budget))
-        model = self._backend.load(spec, self._device)
+        model = self._backend.load(spec, task, self._device)
         footprint = Footprint(
             weight_bytes=model.facts.weight_bytes + model.facts.graph_bytes,
             activation_bytes=model.facts.activation_bytes_per_token * budget,
             measured=True,
         )
         self._admission.settle(spec.id, footprint)
-        return model, footprint, self._warm_up(model, spec, budget)
+        return task, model, footprint, self._warm_up(model, spec, task, budget)
 
-    def _warm_up(self, model: Model, spec: ModelSpec, budget: int) -> CostLine:
+    def _warm_up(self, model: Model, spec: ModelSpec, task: Task, budget: int) -> CostLine:
         """Run a few sizes and fit the cost line that scheduling and admission start from."""
-        probe = model.prepare(Job(id="warm-up", model=spec.id, task=spec.task, inputs=[PROBE_TEXT]))[0]
+        probe_input = Pair(PROBE_TEXT, PROBE_TEXT) if task is Task.RERANK else PROBE_TEXT
+        probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
         points = []
         for share in WARM_UP_SHARES:
             items = [probe] * max(1, int(budget * share) // probe.tokens)

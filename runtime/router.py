@@ -30,8 +30,8 @@ class Router:
             if worker not in namesakes:
                 namesakes.append(worker)
 
-    def resolve(self, name: str | None, task: Task) -> Worker:
-        """The worker that `name` means.
+    def resolve(self, name: str | None, task: Task | None) -> Worker:
+        """The worker that `name` means; `task` None: whatever it does.
 
         Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability.
         """
@@ -40,21 +40,22 @@ class Router:
         worker = self._exact.get(name) or self._by_its_basename(name)
         if worker is None:
             raise ModelNotFound(f"no such model here; served: {_names(self.workers)}")
-        if not worker.can(task):
-            raise UnsupportedCapability(f"{worker.spec.name} can {worker.spec.task}, not {task}")
+        if task is not None and not worker.can(task):
+            raise UnsupportedCapability(f"{worker.spec.name} can {worker.task}, not {task}")
         return worker
 
     def by_id(self, model_id: str) -> Worker:
         """The worker of a registry id that was resolved before."""
         return self._exact[model_id]
 
-    def _only_one_for(self, task: Task) -> Worker:
-        able = [worker for worker in self.workers if worker.can(task)]
+    def _only_one_for(self, task: Task | None) -> Worker:
+        able = [worker for worker in self.workers if task is None or worker.can(task)]
+        able = [worker for worker in able if worker.task is task] or able
         if len(able) == 1:
             return able[0]
         if not able:
-            raise UnsupportedCapability(f"no model here can {task}")
-        raise ModelRequired(f"name a model; those that can {task}: {_names(able)}")
+            raise UnsupportedCapability(f"no model here can {task or 'be asked'}")
+        raise ModelRequired(f"name a model; those that can {task or 'be meant'}: {_names(able)}")
 
     def _by_its_basename(self, name: str) -> Worker | None:
         """The only worker with that basename; a name with an owner means that owner's model and no other."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Input: TypeAlias = str | Sequence[int]
-"""A text, or token ids of the model's own vocabulary with the special tokens already in their places."""
 Row: TypeAlias = NDArray[Any]
-"""What a model gives for one input: `(dim,)` for an embedding, `(tokens, dim)` for a multi-vector."""
+"""What a model gives for one input, float32: `(dim,)` for an embedding, `(tokens, dim)` for a multi-vector,
+`(labels,)` logits for a pair or a text that is classified."""
 
 
 class Lane(enum.StrEnum):
@@ -31,6 +30,62 @@ class Task(enum.StrEnum):
     """What a model can do for a Job."""
 
     EMBED = "embed"
+    """One vector for a text, or for a picture where the model sees."""
+    MULTI_VECTOR = "multi_vector"
+    """One vector a token or a patch (late interaction: ColBERT, ColPali)."""
+    RERANK = "rerank"
+    """One relevance logit for a pair of query and document."""
+    CLASSIFY = "classify"
+    """One logit a label, for a text or a pair."""
+
+
+ABILITIES: Mapping[Task, frozenset[Task]] = {
+    Task.EMBED: frozenset({Task.EMBED}),
+    Task.MULTI_VECTOR: frozenset({Task.MULTI_VECTOR}),
+    Task.RERANK: frozenset({Task.RERANK, Task.CLASSIFY}),
+    Task.CLASSIFY: frozenset({Task.CLASSIFY}),
+}
+"""What a model whose task is the key can do. A reranker is a classifier with one label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A query and a document that a model reads together."""
+
+    query: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An encoded image whose header was checked; not decoded yet."""
+
+    data: bytes = field(repr=False)
+    width: int
+    """Pixels, as the header says."""
+    height: int
+
+
+Input: TypeAlias = str | Sequence[int] | Pair | Picture
+"""A text; token ids of the model's own vocabulary, special tokens already in their places; a pair; a picture."""
+
+CHARS_PER_TOKEN = 4
+PIXELS_PER_TOKEN = 28 * 28
+"""A visual token of the Qwen family; others see coarser."""
+
+
+def characters(item: Input) -> int:
+    """How long an input is before it is tokenized; a token id counts as one character, a picture has none."""
+    if isinstance(item, Pair):
+        return len(item.query) + len(item.document)
+    return 0 if isinstance(item, Picture) else len(item)
+
+
+def rough_tokens(item: Input) -> int:
+    """About what an input will cost, for counting work that is not prepared yet."""
+    if isinstance(item, Picture):
+        return item.width * item.height // PIXELS_PER_TOKEN + 2
+    return characters(item) // CHARS_PER_TOKEN + 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +110,10 @@ class Job:
     """`right` cuts off the end of an over-long input, `left` its beginning; None: as the model's tokenizer does."""
     max_tokens: int | None = None
     """A smaller limit than the model's own, special tokens included."""
+    max_query_tokens: int | None = None
+    """Cut each pair's query to so many tokens first, special tokens not counted."""
+    max_document_tokens: int | None = None
+    """Cut each pair's document to so many tokens first, special tokens not counted."""
     tenant: str = "default"
 
 
@@ -64,6 +123,19 @@ class Finish:
 
     dimensions: int | None = None
     normalize: bool = False
+
+
+Activation: TypeAlias = Literal["identity", "sigmoid", "softmax"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a model's logits mean."""
+
+    labels: tuple[str, ...]
+    """One name a logit, in order."""
+    activation: Activation
+    """The model's own way from logits to scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +179,8 @@ class Result:
     tokens: int
     truncated_inputs: int
     timings: Timings
+    head: Head | None = None
+    """What the logits in `rows` mean; None where rows are vectors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from runtime.errors import ModelFailed, ModelLoading, UnsupportedCapability
 from runtime.models.base import Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
-from runtime.work import Footprint, Lane, Task
+from runtime.work import ABILITIES, Footprint, Head, Lane, Task
 
 CEILING_CUT = 0.7
 CEILING_RECOVERY = 1.05
@@ -35,7 +35,8 @@ class ModelStatus:
     id: str
     name: str
     aliases: tuple[str, ...]
-    task: Task
+    task: Task | None
+    """None until the model's files were looked at."""
     required: bool
     state: str
     detail: str | None
@@ -45,6 +46,8 @@ class ModelStatus:
     execution: str | None
     execution_reason: str | None
     dimensions: int | None
+    head: Head | None
+    modalities: tuple[str, ...]
     max_tokens: int | None
     max_batch_tokens: int | None
     prompts: tuple[str, ...]
@@ -61,6 +64,8 @@ class Worker:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.spec = spec
+        self.task = None if spec.task == "auto" else Task(spec.task)
+        """What the model does; None until its files were looked at."""
         self.state = State.UNLOADED
         self.detail: str | None = None
         self.model: Model | None = None
@@ -76,8 +81,8 @@ class Worker:
         self._good_batches = 0
 
     def can(self, task: Task) -> bool:
-        """Whether this model does `task` once it is loaded."""
-        return task in frozenset({self.spec.task})
+        """Whether this model does `task` once it is loaded; True while that isn't known."""
+        return self.task is None or task in ABILITIES[self.task]
 
     def ready_model(self, task: Task) -> Model:
         """The loaded model.
@@ -85,7 +90,7 @@ class Worker:
         Raises UnsupportedCapability for another task, ModelLoading or ModelFailed while it can't serve.
         """
         if not self.can(task):
-            raise UnsupportedCapability(f"this model can {self.spec.task}, not {task}")
+            raise UnsupportedCapability(f"this model can {self.task}, not {task}")
         if self.model is not None:
             return self.model
         if self.state is State.FAILED:
@@ -127,7 +132,7 @@ class Worker:
             id=self.spec.id,
             name=self.spec.name,
             aliases=self.spec.aliases,
-            task=self.spec.task,
+            task=self.task,
             required=self.spec.required,
             state=self.state,
             detail=self.detail,
@@ -137,6 +142,8 @@ class Worker:
             execution=facts.execution if facts else None,
             execution_reason=facts.execution_reason if facts else None,
             dimensions=facts.dimensions if facts else None,
+            head=facts.head if facts else None,
+            modalities=facts.modalities if facts else (),
             max_tokens=facts.max_tokens if facts else None,
             max_batch_tokens=self.batch_tokens if facts else None,
             prompts=facts.prompts if facts else (),

@@ -48,7 +48,7 @@ def real_texts(count: int) -> list[str]:
 
 def check(folder: Path, device: CudaDevice, dtype: Dtype) -> TextEmbedder:
     """Load, compare 200 texts with sentence-transformers on the CPU, print the worst, stop where it is wrong."""
-    model = load_model(ModelSpec(id="gpu-check", source=str(folder), dtype=dtype), folder, device)
+    model = load_model(ModelSpec(id="gpu-check", source=str(folder), dtype=dtype), Task.EMBED, folder, device)
     assert isinstance(model, TextEmbedder)
     texts = real_texts(200)
     rows = np.stack(model.launch(prepared(model, texts)).land())

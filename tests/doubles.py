@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from runtime.devices.base import Concurrency, Device, Download, Memory
 from runtime.models.base import Flight, Model, ModelFacts
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint, Job, Prepared, Row
+from runtime.work import Footprint, Job, Prepared, Row, Task
 
 FACTS = ModelFacts(
     dimensions=3,
@@ -126,7 +126,10 @@ class DoubleBackend:
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         return Footprint(weight_bytes=2_000_000 if spec.id.startswith("huge") else 1_000, activation_bytes=32)
 
-    def load(self, spec: ModelSpec, device: Device) -> Model:
+    def task_of(self, spec: ModelSpec) -> Task:
+        return Task.EMBED
+
+    def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
         if spec.id.startswith("broken"):
             raise ValueError("the files are torn")
         return self.models.setdefault(spec.id, CountingModel())

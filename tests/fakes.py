@@ -40,7 +40,7 @@ def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
         id=spec.id,
         name=spec.name,
         aliases=spec.aliases,
-        task=spec.task,
+        task=Task.EMBED if spec.task == "auto" else Task(spec.task),
         required=spec.required,
         state="ready",
         detail=None,
@@ -50,6 +50,8 @@ def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
         execution="packed",
         execution_reason=None,
         dimensions=WIDTH,
+        head=None,
+        modalities=("text",),
         max_tokens=256,
         max_batch_tokens=512,
         prompts=("query",),
@@ -107,7 +109,7 @@ class FakeEngine:
     def describe(self) -> Sequence[ModelStatus]:
         return self.statuses
 
-    def resolve(self, name: str | None, task: Task) -> ModelSpec:
+    def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         names = ", ".join(spec.name for spec in self.specs)
         if name is None:
             if len(self.specs) > 1:

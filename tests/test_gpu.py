@@ -27,7 +27,7 @@ HALF_COSINE = 0.999
 
 
 def load(name: str, folder: Path, dtype: Dtype) -> TextEmbedder:
-    model = load_model(ModelSpec(id=name, source=str(folder), dtype=dtype), folder, CudaDevice(0))
+    model = load_model(ModelSpec(id=name, source=str(folder), dtype=dtype), Task.EMBED, folder, CudaDevice(0))
     assert isinstance(model, TextEmbedder)
     return model
 

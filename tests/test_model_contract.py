@@ -69,7 +69,7 @@ class Loaded:
 def loaded(request: pytest.FixtureRequest, tiny_model: Callable[[str], Path]) -> Loaded:
     folder = tiny_model(request.param)
     reference = SentenceTransformer(str(folder), device="cpu")
-    model = load_model(ModelSpec(id=request.param, source=str(folder)), folder, CpuDevice(lanes=2))
+    model = load_model(ModelSpec(id=request.param, source=str(folder)), Task.EMBED, folder, CpuDevice(lanes=2))
     reference.max_seq_length = model.facts.max_tokens
     return Loaded(request.param, model, reference)
 
@@ -209,16 +209,16 @@ def test_the_models_own_token_ids_give_the_texts_vector(loaded: Loaded) -> None:
 def test_bad_neighbours_are_told_apart_from_good_ones(tiny_model: Callable[[str], Path]) -> None:
     device = CpuDevice(lanes=1)
     folder = tiny_model("broken-forward")
-    model = load_model(ModelSpec(id="broken-forward", source=str(folder)), folder, device)
+    model = load_model(ModelSpec(id="broken-forward", source=str(folder)), Task.EMBED, folder, device)
     assert model.facts.max_tokens == 64, "the position table bounds the input, whatever the config claims"
     job = Job(id="job", model="m", task=Task.EMBED, inputs=[" ".join(WORDS * 20)])
     assert np.isfinite(model.launch(model.prepare(job)).land()[0]).all()
     folder = tiny_model("nan-weights")
-    model = load_model(ModelSpec(id="nan-weights", source=str(folder)), folder, device)
+    model = load_model(ModelSpec(id="nan-weights", source=str(folder)), Task.EMBED, folder, device)
     assert not np.isfinite(model.launch(model.prepare(job)).land()[0]).all()
 
 
 def test_a_folder_that_is_no_text_embedder_is_refused(tiny_model: Callable[[str], Path]) -> None:
     folder = tiny_model("colqwen2")
     with pytest.raises((UnsupportedModel, ValueError, KeyError, OSError)):
-        load_model(ModelSpec(id="colqwen2", source=str(folder)), folder, CpuDevice(lanes=1))
+        load_model(ModelSpec(id="colqwen2", source=str(folder)), Task.EMBED, folder, CpuDevice(lanes=1))

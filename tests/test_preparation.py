@@ -12,7 +12,7 @@ import pytest
 
 from runtime.errors import Draining, InputTooLong
 from runtime.preparation import INLINE_CHARS, INLINE_ITEMS, Preparation
-from runtime.work import Job, Prepared, Task
+from runtime.work import Job, Prepared, Task, characters
 from tests.doubles import CountingModel
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ class Tokenizing(CountingModel):
             assert self.gate.wait(30)
         if self.error is not None:
             raise self.error
-        return [Prepared(token_ids=np.full(len(text), index, np.int32)) for index, text in enumerate(job.inputs)]
+        return [Prepared(token_ids=np.full(characters(text), index, np.int32)) for index, text in enumerate(job.inputs)]
 
 
 def job(texts: Sequence[str]) -> Job:

@@ -19,7 +19,7 @@ from runtime.models.base import Execution, Flight
 from runtime.models.loading import load_model
 from runtime.models.trial import OPENVINO, Demands, Speedups, corpus, measure_speedups, recall
 from runtime.registry import ModelSpec
-from runtime.work import Job, Prepared, Row
+from runtime.work import Job, Prepared, Row, Task
 from tests.doubles import HostFlight, StillDevice
 
 WIDTH = 16
@@ -235,9 +235,9 @@ def test_without_the_package_the_model_fails_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "openvino", None)
     spec = ModelSpec(id="any", backend="openvino")
     with pytest.raises(UnsupportedModel, match=r"pip install 'cotenant\[openvino\]'"):
-        load_model(spec, tmp_path, CpuDevice(lanes=1))
+        load_model(spec, Task.EMBED, tmp_path, CpuDevice(lanes=1))
 
 
 def test_another_device_than_the_cpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="runs on the CPU, and this process uses still"):
-        load_model(ModelSpec(id="any", backend="openvino"), tmp_path, StillDevice())
+        load_model(ModelSpec(id="any", backend="openvino"), Task.EMBED, tmp_path, StillDevice())

@@ -196,7 +196,9 @@ def test_a_hub_id_is_fetched_at_its_revision_without_other_runtimes_files(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert find_files(ModelSpec(id="m", source="owner/name", revision="abc123")) == tmp_path
-    assert asked == [("owner/name", {"revision": "abc123", "ignore_patterns": list(NEVER_LOADED)})]
+    assert asked == [
+        ("owner/name", {"revision": "abc123", "allow_patterns": None, "ignore_patterns": list(NEVER_LOADED)})
+    ]
 
 
 def test_a_model_that_cannot_be_fetched_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.edge import Edge
-from runtime.work import Task
+from runtime.work import ABILITIES
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
@@ -18,7 +18,7 @@ def model_list(edge: Edge, owner: str) -> dict[str, Any]:
 
 def find_item(edge: Edge, name: str, owner: str) -> dict[str, Any]:
     """The model that a request naming it would reach. Raises ModelNotFound, which lists the names."""
-    meant = edge.engine.resolve(name, Task.EMBED).id
+    meant = edge.engine.resolve(name, None).id
     return next(model_item(edge, status, owner) for status in edge.engine.describe() if status.id == meant)
 
 
@@ -32,7 +32,9 @@ def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:
         "root": status.id,
         "aliases": status.aliases,
         "backend": status.backend,
-        "capabilities": [status.task],
+        "capabilities": sorted(ABILITIES[status.task]) if status.task else [],
+        "modalities": status.modalities,
+        "labels": status.head.labels if status.head else None,
         "state": status.state,
         "device": status.device,
         "dtype": status.dtype,

@@ -38,7 +38,7 @@ class Engine(Protocol):
     def draining(self) -> bool:
         """New jobs are refused; those in flight go on."""
 
-    def resolve(self, name: str | None, task: Task) -> ModelSpec:
+    def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         """The model meant. Raises ModelNotFound, ModelRequired or UnsupportedCapability."""
 
     async def run(self, job: Job) -> Result:

@@ -12,19 +12,25 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from runtime.registry import ModelBackend
-from runtime.work import Job, Prepared, Row
+from runtime.work import Head, Job, Prepared, Row
 
 Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "openvino-buckets"]
 """packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
 one length each, no padding and no sharing of a row; openvino-buckets: buckets run by OpenVINO."""
 
 
+Modality: TypeAlias = Literal["text", "image"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What is known of a loaded model and never changes while it is loaded."""
 
-    dimensions: int
-    """Width of a full vector."""
+    dimensions: int | None
+    """Width of a full vector; None where the model gives logits."""
+    head: Head | None = None
+    """What the logits mean; None where the model gives vectors."""
+    modalities: tuple[Modality, ...] = ("text",)
     max_tokens: int
     """Most tokens of one input, special tokens included."""
     dtype: str
@@ -56,7 +62,8 @@ class Model(abc.ABC):
     def prepare(self, job: Job) -> list[Prepared]:
         """Turn each input of `job` into tokens, in order. Thread-safe; never touches the device.
 
-        Raises InputTooLong (truncation refused), UnknownPrompt, InvalidDimensions.
+        Raises InputTooLong (truncation refused), UnknownPrompt, InvalidDimensions, UnsupportedCapability for a kind
+        of input that the model can't read.
         """
 
     @abc.abstractmethod

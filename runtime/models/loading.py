@@ -22,14 +22,14 @@ disable_progress_bar()
 Load = Callable[[ModelSpec, Path, Device], Model]
 
 
-def load_model(spec: ModelSpec, folder: Path, device: Device) -> Model:
+def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Model:
     """Load `spec` from `folder` onto `device` and settle its layout. Blocks for seconds.
 
     Raises UnsupportedModel, or whatever the loading library raises for broken files.
     """
-    family = FAMILIES.get(spec.task)
+    family = FAMILIES.get(task)
     if family is None:
-        raise UnsupportedModel(f"{spec.id}: no family here does {spec.task}")
+        raise UnsupportedModel(f"{spec.id}: no family here does {task}")
     return family(spec, folder, device)
 
 

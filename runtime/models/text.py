@@ -19,31 +19,23 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
-from runtime.errors import ForwardFailed, InvalidDimensions, UnknownPrompt, UnsupportedModel
+from runtime.errors import ForwardFailed, InvalidDimensions, UnsupportedCapability, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
 from runtime.models.base import Execution, Flight, Model, ModelFacts
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, max_tokens, position_offset
 from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
+from runtime.models.prompts import Prompts
 from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
 from runtime.registry import ModelSpec
-from runtime.work import Finish, Job, Prepared, Row
+from runtime.work import Finish, Job, Pair, Picture, Prepared, Row
 
 log = logging.getLogger(__name__)
 
 PACKABLE_MODULES = frozenset({"Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"})
 """sentence-transformers modules that take a flat row; others see a padded rectangle."""
-
-PROMPT_SYNONYMS = {
-    "search_query": ("query",),
-    "search_document": ("document", "passage", "corpus"),
-    "query": ("search_query",),
-    "document": ("passage", "corpus", "search_document"),
-    "passage": ("document", "corpus", "search_document"),
-}
-"""Cohere's, Voyage's and sentence-transformers' names for the same two prompts."""
 
 
 class TextEmbedder(Model):
@@ -60,8 +52,9 @@ class TextEmbedder(Model):
             max_tokens(self._network, transformer.max_seq_length, spec.max_length),
             self._network.get_input_embeddings().weight.shape[0],
         )
-        self._prompts = {name: text or "" for name, text in self._reference.prompts.items()} | spec.prompts
-        self._default_prompt = spec.default_prompt or self._reference.default_prompt_name
+        self._prompts = Prompts(
+            {**self._reference.prompts, **spec.prompts}, spec.default_prompt or self._reference.default_prompt_name
+        )
         modules = list(self._reference)
         self._normalizes = isinstance(modules[-1], Normalize)
         self._chain = modules[:-1] if self._normalizes else modules
@@ -143,7 +136,7 @@ class TextEmbedder(Model):
             dtype=str(self._dtype).removeprefix("torch."),
             execution=self.execution,
             execution_reason=execution_reason,
-            prompts=tuple(self._prompts),
+            prompts=self._prompts.names,
             weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
             graph_bytes=self._graphs.held_bytes if self._graphs else 0,
             activation_bytes_per_token=activation_bytes_per_token(self._network.config.to_dict(), self._dtype.itemsize),
@@ -153,15 +146,19 @@ class TextEmbedder(Model):
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text behind its prompt; see Model.prepare."""
+        if any(isinstance(item, Pair | Picture) for item in job.inputs):
+            raise UnsupportedCapability("this model embeds texts, neither pairs nor pictures", param="input")
         finish = self._finish(job)
-        prompt = self._prompt(job.prompt_name)
+        prompt = self._prompts.text(job.prompt_name)
         limit = self._limit(job)
         excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
         places = [index for index, item in enumerate(job.inputs) if isinstance(item, str)]
         texts = [f"{prompt}{job.inputs[index]}" for index in places]
         encoded = iter(self._tokenizer.encode(texts, limit, places))
         items = [
-            next(encoded) if isinstance(item, str) else self._tokenizer.take(item, limit, index)
+            self._tokenizer.take(item, limit, index)
+            if isinstance(item, Sequence) and not isinstance(item, str)
+            else next(encoded)
             for index, item in enumerate(job.inputs)
         ]
         if self._device.index_errors_are_fatal:
@@ -261,15 +258,6 @@ class TextEmbedder(Model):
             raise InvalidDimensions(f"dimensions must be between 1 and {self._width} for this model")
         normalize = (self._normalizes or job.dimensions is not None) if job.normalize is None else job.normalize
         return Finish(dimensions=job.dimensions, normalize=normalize)
-
-    def _prompt(self, name: str | None) -> str:
-        if name is None:
-            return self._prompts.get(self._default_prompt or "", "")
-        for candidate in (name, *PROMPT_SYNONYMS.get(name, ())):
-            if candidate in self._prompts:
-                return self._prompts[candidate]
-        names = ", ".join(sorted(self._prompts)) or "none"
-        raise UnknownPrompt(f"this model has no such prompt; its prompts are: {names}")
 
     def _check_ids(self, items: Sequence[Prepared]) -> None:
         """Keep ids that the embedding table lacks off the device; a tokenizer may know more tokens than the model."""

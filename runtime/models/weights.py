@@ -78,6 +78,15 @@ def find_files(spec: ModelSpec) -> Path:
 
     Raises SourceNotFound.
     """
+    return _on_this_machine(spec, ignore=list(NEVER_LOADED))
+
+
+def find_description(spec: ModelSpec) -> Path:
+    """The folder with at least the JSON files of a model, which say what it is. Raises SourceNotFound."""
+    return _on_this_machine(spec, allow=["*.json"])
+
+
+def _on_this_machine(spec: ModelSpec, allow: list[str] | None = None, ignore: list[str] | None = None) -> Path:
     source = resolve_source(spec)
     if isinstance(source, Path):
         return source
@@ -85,6 +94,6 @@ def find_files(spec: ModelSpec) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(source, revision=spec.revision, ignore_patterns=list(NEVER_LOADED)))
+        return Path(snapshot_download(source, revision=spec.revision, allow_patterns=allow, ignore_patterns=ignore))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise SourceNotFound(f"{spec.id}: can't be fetched from the hub ({type(error).__name__})") from error

@@ -42,7 +42,7 @@ def packed_encode(model_folder: Path) -> Encode:
     from runtime.work import Job, Prepared, Task
 
     device = CpuDevice()
-    model = load_model(ModelSpec(id="bare", source=str(model_folder)), model_folder, device)
+    model = load_model(ModelSpec(id="bare", source=str(model_folder)), Task.EMBED, model_folder, device)
     lanes = ThreadPoolExecutor(device.concurrency.lanes)
 
     def run(batch: list[Prepared], alone: bool) -> None:

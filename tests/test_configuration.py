@@ -79,7 +79,10 @@ def test_the_default_registry_shows_every_key_with_its_default() -> None:
             "models: [{id: a, dtype: fp16}]",
             "models[0].dtype: 'fp16' is not one of 'auto', 'float32', 'float16', 'bfloat16'",
         ),
-        ("models: [{id: a, task: rank}]", "models[0].task: 'rank' is not one of 'auto', 'embed', 'multi_vector', 'rerank', 'classify'"),
+        (
+            "models: [{id: a, task: rank}]",
+            "models[0].task: 'rank' is not one of 'auto', 'embed', 'multi_vector', 'rerank', 'classify'",
+        ),
         ("device: gpu", r"device: 'gpu' is not of the form auto|cpu|mps|cuda(:\d+)?"),
         ("server: {port: 70000}", "server.port: input should be less than or equal to 65535 (got 70000)"),
         ("memory_budget: 8", "memory_budget: 8 is a size of 8 bytes: write its unit, such as 8GiB"),

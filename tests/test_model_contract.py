@@ -86,6 +86,15 @@ def test_a_batch_of_all_lengths_equals_the_reference_one_by_one(loaded: Loaded) 
     assert difference(rows, loaded.expected(texts())) <= FP32
 
 
+def test_in_bf16_a_batch_is_near_the_fp32_reference(loaded: Loaded, tiny_model: Callable[[str], Path]) -> None:
+    folder = tiny_model(loaded.name)
+    spec = ModelSpec(id=loaded.name, source=str(folder), dtype="bfloat16")
+    half = replace(loaded, model=load_model(spec, Task.EMBED, folder, CpuDevice(lanes=1)))
+    pairs = zip(half.embed(half.job(texts())), loaded.expected(texts()), strict=True)
+    assert min(float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)) for a, b in pairs) >= 0.999
+    assert half.model.facts.execution == loaded.model.facts.execution, half.model.facts.execution_reason
+
+
 def test_alone_equals_batched(loaded: Loaded) -> None:
     rows = loaded.embed(loaded.job(texts()))
     alone = [loaded.embed(loaded.job([text]))[0] for text in texts()]

@@ -86,10 +86,10 @@ def exactness_problem(model: Checkable, execution: Execution, window_tokens: int
 def probe_texts(window_tokens: int | None) -> list[str]:
     """Texts of 1 to 200 words and one longer than the model's attention window.
 
-    Two have one length; three are so near each other that the bucket path pads them.
+    Two have one length; others, short and long, are so near each other that the bucket path pads them.
     """
     longest = min(2 * (window_tokens or 0), LONGEST_PROBE_WORDS)
-    counts = [1, 8, 8, 40, 42, 44, 200, *([longest] if longest > 200 else [])]
+    counts = [1, 8, 8, 40, 42, 44, 2, 2, 2, 2, 2, 10, 11, 200, *([longest] if longest > 200 else [])]
     return [" ".join(f"word{(7 * i + 3 * k) % 97}" for i in range(count)) for k, count in enumerate(counts)]
 
 

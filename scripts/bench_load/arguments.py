@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench_load.target import Target
-from scripts.bench_load.workloads import WORKLOADS
+from scripts.bench_load.workloads import RERANKS, WORKLOADS
 
 BARE = "bare"
 EXAMPLE = """\
@@ -50,6 +50,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.workload and BARE in options.workload and options.model_folder is None:
         parser.error(f"--workload {BARE} needs --model-folder")
+    if RERANKS & set(options.workload or ()) and not options.rerank_model:
+        parser.error("the workloads rerank* need --rerank-model")
     if options.rounds < 1 or options.seconds <= 0 or options.warmup_seconds < 0:
         parser.error("--rounds and --seconds must be positive, --warmup-seconds not negative")
     return options
@@ -61,6 +63,8 @@ def _add_server(parser: argparse.ArgumentParser, prefix: str, *, name: str, url:
     group.add_argument(f"--{prefix}model", default=model, metavar="NAME", help="its name in requests")
     group.add_argument(f"--{prefix}name", default=name, help="its name in the table (default: %(default)s)")
     group.add_argument(f"--{prefix}path", default="/v1/embeddings", help="/v1/embeddings (default) or /embeddings")
+    group.add_argument(f"--{prefix}rerank-model", default="", metavar="NAME", help="for the workloads rerank*")
+    group.add_argument(f"--{prefix}rerank-path", default="/rerank", help="/rerank (default) or /v1/rerank")
     group.add_argument(
         f"--{prefix}field",
         action="append",
@@ -92,6 +96,8 @@ def targets(options: argparse.Namespace) -> list[tuple[Target, str | None]]:
         fields=dict(options.field),
         encoding=options.encoding,
         bulk_lane=options.lane_header,
+        rerank_model=options.rerank_model,
+        rerank_path=options.rerank_path,
     )
     if not options.peer_url:
         return [(first, options.serve)]
@@ -102,13 +108,15 @@ def targets(options: argparse.Namespace) -> list[tuple[Target, str | None]]:
         path=options.peer_path,
         fields=dict(options.peer_field),
         encoding=options.encoding,
+        rerank_model=options.peer_rerank_model or options.rerank_model,
+        rerank_path=options.peer_rerank_path,
     )
     return [(first, options.serve), (peer, options.peer_serve)]
 
 
 def workloads(options: argparse.Namespace) -> list[str]:
     """In running order; `index` stands before `mixed`, which is compared with it."""
-    asked = set(options.workload or WORKLOADS)
+    asked = set(options.workload or WORKLOADS) - (frozenset() if options.rerank_model else RERANKS)
     if "mixed" in asked:
         asked.add("index")
     return [name for name in WORKLOADS if name in asked]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from itertools import cycle, islice
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -49,6 +50,12 @@ class Corpus:
     @property
     def texts(self) -> list[str]:
         return [text for request in self.requests for text in request]
+
+    def candidates(self, count: int) -> Iterator[tuple[str, list[str]]]:
+        """Each query with the next `count` texts, as a first stage of retrieval would hand them over; endless."""
+        texts = cycle(self.texts)
+        for query in cycle(self.queries):
+            yield query, list(islice(texts, count))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -97,7 +97,7 @@ class Load:
             answer = await self.pool.exchange(request.payload)
             end_s = time.perf_counter()
             tokens = reported_tokens(answer.body)
-            fault = self.check.fault(answer, request.texts)
+            fault = self.check.fault(answer, request)
         except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
             end_s = time.perf_counter()
             fault = f"{type(error).__name__}: {error}"

@@ -15,10 +15,12 @@ FULL_CHECK_EVERY = 16
 
 
 class PreparedRequest(NamedTuple):
-    """A request's bytes, and how many vectors its answer must hold."""
+    """A request's bytes, and how many vectors or scores its answer must hold."""
 
     payload: bytes
     texts: int
+    ranks: bool = False
+    """The answer holds scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Target:
     fields: dict[str, Any] = field(default_factory=dict)
     encoding: str = "float"
     bulk_lane: bool = False
+    rerank_model: str = ""
+    rerank_path: str = "/rerank"
 
     @property
     def host(self) -> str:
@@ -51,6 +55,10 @@ class Target:
     def indexing(self, texts: Sequence[str]) -> PreparedRequest:
         return self._prepare(texts, bulk=self.bulk_lane)
 
+    def reranking(self, query: str, documents: Sequence[str]) -> PreparedRequest:
+        content = {"model": self.rerank_model, "query": query, "documents": list(documents)}
+        return PreparedRequest(self._payload(self.rerank_path, content), len(documents), ranks=True)
+
     def _prepare(self, texts: Sequence[str], *, bulk: bool) -> PreparedRequest:
         lane = {"priority": 1} if bulk else {}
         content = {
@@ -60,38 +68,57 @@ class Target:
             **self.fields,
             **lane,
         }
+        headers = ["x-lane: bulk"] if bulk else []
+        return PreparedRequest(self._payload(self.path, content, headers), len(texts))
+
+    def _payload(self, path: str, content: dict[str, Any], headers: Sequence[str] = ()) -> bytes:
         body = json.dumps(content, ensure_ascii=False).encode()
         head = [
-            f"POST {urlsplit(self.url).path.rstrip('/')}{self.path} HTTP/1.1",
+            f"POST {urlsplit(self.url).path.rstrip('/')}{path} HTTP/1.1",
             f"Host: {self.host}:{self.port}",
             "Content-Type: application/json",
             "Accept: application/json",
             f"Content-Length: {len(body)}",
-            *(["x-lane: bulk"] if bulk else []),
+            *headers,
         ]
-        return PreparedRequest("\r\n".join([*head, "", ""]).encode() + body, len(texts))
+        return "\r\n".join([*head, "", ""]).encode() + body
 
 
 class AnswerCheck:
-    """Counts the vectors of every answer, and reads one answer in sixteen in full."""
+    """Counts the vectors or scores of every answer, and reads one answer in sixteen in full."""
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
         self._seen = 0
 
-    def fault(self, answer: Answer, texts: int) -> str | None:
+    def fault(self, answer: Answer, request: PreparedRequest) -> str | None:
         """What is wrong with the answer, or None."""
         self._seen += 1
         if answer.status != 200:
             return f"status {answer.status}: {answer.body[:200].decode(errors='replace')}"
-        vectors = answer.body.count(b'"embedding":')
-        if vectors != texts:
-            return f"{vectors} vectors for {texts} texts"
-        if self._seen % FULL_CHECK_EVERY == 1:
-            found = vector_lengths(answer.body)
-            if found != [self._dimensions] * texts:
-                return f"vectors of {sorted(set(found))} numbers, expected {self._dimensions}"
+        found = answer.body.count(b'"relevance_score":' if request.ranks else b'"embedding":')
+        if found != request.texts:
+            return f"{found} answers for {request.texts} texts"
+        if self._seen % FULL_CHECK_EVERY != 1:
+            return None
+        return ranking_fault(answer.body) if request.ranks else self._vector_fault(answer.body, request.texts)
+
+    def _vector_fault(self, body: bytes, texts: int) -> str | None:
+        found = vector_lengths(body)
+        if found != [self._dimensions] * texts:
+            return f"vectors of {sorted(set(found))} numbers, expected {self._dimensions}"
         return None
+
+
+def ranking_fault(body: bytes) -> str | None:
+    """What is wrong with a rerank answer's order, indices or scores, or None."""
+    results = json.loads(body)["results"]
+    scores = [float(item["relevance_score"]) for item in results]
+    if not all(map(math.isfinite, scores)) or scores != sorted(scores, reverse=True):
+        return "scores that are not finite, or not in descending order"
+    if sorted(item["index"] for item in results) != list(range(len(results))):
+        return "the indices are not 0 to n - 1"
+    return None
 
 
 def vector_lengths(body: bytes) -> list[int]:

@@ -11,10 +11,12 @@ from scripts.bench_load.corpus import SEED, Corpus
 from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
 from scripts.bench_load.load import Exchange, Load, Span
 from scripts.bench_load.processor import CoreWatch
-from scripts.bench_load.target import Target
+from scripts.bench_load.target import PreparedRequest, Target
 
 INDEX_IN_FLIGHT = 4
 MIXED_QUERIES_PER_S = 20.0
+RERANK_CLIENTS = 4
+RERANK_CANDIDATES = 50
 # After the span every measured request is waited for; a server that answers none of them ends the run.
 DRAIN_LIMIT_S = 120.0
 FAULT_SAMPLES = 3
@@ -110,6 +112,39 @@ async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     return figures, [*online.result(), *bulk.result()]
 
 
+async def _rerank(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    exchanges = await load.closed_loop(_rerank_requests(case), RERANK_CLIENTS)
+    return _rerank_figures(exchanges, load.span), exchanges
+
+
+async def _rerank_mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    queries = cycle([case.target.query(text) for text in case.corpus.queries])
+    async with asyncio.TaskGroup() as loads:
+        reranks = loads.create_task(load.closed_loop(_rerank_requests(case), RERANK_CLIENTS))
+        online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
+    measured = within(online.result(), load.span)
+    figures = {
+        "queries": len(measured),
+        "query_p50_ms": latency_ms(measured, 0.50),
+        "query_p95_ms": latency_ms(measured, 0.95),
+        **_rerank_figures(reranks.result(), load.span),
+    }
+    return figures, [*online.result(), *reranks.result()]
+
+
+def _rerank_requests(case: Case) -> Iterator[PreparedRequest]:
+    return (case.target.reranking(*candidates) for candidates in case.corpus.candidates(RERANK_CANDIDATES))
+
+
+def _rerank_figures(exchanges: list[Exchange], span: Span) -> Figures:
+    measured = within(exchanges, span)
+    return {
+        "pairs_per_s": rate_per_s(exchanges, span),
+        "rerank_p50_ms": latency_ms(measured, 0.50),
+        "rerank_p95_ms": latency_ms(measured, 0.95),
+    }
+
+
 def _index_figures(exchanges: list[Exchange], span: Span) -> Figures:
     tokens_per_s = rate_per_s(exchanges, span, tokens=True)
     reported = {"usage_per_s": tokens_per_s} if tokens_per_s else {}
@@ -131,4 +166,8 @@ WORKLOADS: dict[str, Run] = {
     "query-32": _queries(32),
     "index": _index,
     "mixed": _mixed,
+    "rerank": _rerank,
+    "rerank-mixed": _rerank_mixed,
 }
+RERANKS = frozenset({"rerank", "rerank-mixed"})
+"""Workloads that need a reranker on every server."""

@@ -58,7 +58,7 @@ def test_one_to_one_and_many_to_many(ranker: TestClient, ranking_engine: FakeEng
 
 
 @pytest.mark.parametrize("raw", [{"use_activation": False}, {"raw_scores": True}])
-def test_logits_on_request(ranker: TestClient, raw: dict[str, bool]) -> None:
+def test_logits_on_request(ranker: TestClient, raw: dict[str, Any]) -> None:
     assert values(score(ranker, queries=QUERY, documents=DOCUMENTS, **raw)) == LOGITS
 
 

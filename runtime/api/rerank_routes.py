@@ -58,7 +58,9 @@ ROUTES: Final = {
     "/rerank": route(bare_form, infinity.RERANK),
     "/v1/rerank": V1,
     "/v1/v1/rerank": V1,
+    "/v2/v1/rerank": V1,
     "/v2/rerank": V2,
     "/v2/v2/rerank": V2,
+    "/v1/v2/rerank": V2,
 }
 """The doubled ones are what clients ask whose base URL already ends in the version."""

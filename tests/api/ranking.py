@@ -7,7 +7,7 @@ from typing import Any
 from starlette.testclient import TestClient
 
 MODEL = "owner/ranker"
-COHERE_PATHS = ("/v1/rerank", "/v2/rerank", "/v1/v1/rerank", "/v2/v2/rerank")
+COHERE_PATHS = ("/v1/rerank", "/v2/rerank", "/v1/v1/rerank", "/v2/v1/rerank", "/v1/v2/rerank", "/v2/v2/rerank")
 PATHS = ("/rerank", *COHERE_PATHS)
 
 QUERY = "red green blue"

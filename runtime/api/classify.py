@@ -35,7 +35,7 @@ class Classes:
 
     def ranked(self, index: int) -> list[dict[str, Any]]:
         """One input's labels with their scores, the likeliest first."""
-        scores = self.scores[index]
+        scores = self.scores[index].tolist()
         return [{"score": scores[label], "label": self.labels[label]} for label in best_first(self.logits[index])]
 
 

@@ -13,7 +13,7 @@ from runtime.api.inference import off_loop, read_json
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
-from runtime.api.scores import Scores, best_first
+from runtime.api.scores import best_first
 from runtime.api.scoring import candidates, read_pairs, scored, scoring_model
 from runtime.api.scoring_schemas import RerankRequest, documents_of, text_of
 from runtime.api.tensors import render
@@ -22,6 +22,9 @@ from runtime.work import Pair, Result, Task
 
 Fields = dict[str, Any]
 """A body's fields, without those that are null."""
+
+RESULT_BYTES = 80
+"""About what a result is on the wire without its document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +35,8 @@ class Ranking:
     """The served name."""
     query: str
     documents: Sequence[str]
-    scores: Scores
-    """`(documents,)`, in their order."""
+    scores: Sequence[float]
+    """One a document, in their order."""
     order: Sequence[int]
     """Every document's index, the best first; where logits are equal, the lower index first."""
     top_n: int
@@ -71,7 +74,7 @@ async def rerank(edge: Edge, exchange: Exchange, record: Record, choose: Callabl
     pairs = [Pair(query, document) for document in documents]
     result = await read_pairs(edge, exchange, record, request, model, pairs)
     started = time.perf_counter()
-    size_bytes = sum(row.nbytes for row in result.rows) + request.return_documents * record.characters
+    size_bytes = sum(row.nbytes + RESULT_BYTES for row in result.rows) + request.return_documents * record.characters
     answer = await off_loop(size_bytes, ranked, form, request, model, pairs, result)
     record.render_ms = (time.perf_counter() - started) * 1000
     return answer
@@ -87,7 +90,7 @@ def ranked(
         model=spec.name,
         query=pairs[0].query,
         documents=[pair.document for pair in pairs],
-        scores=outcome.scores,
+        scores=outcome.scores.tolist(),
         order=best_first(outcome.logits),
         top_n=request.top_n,
         return_documents=request.return_documents,

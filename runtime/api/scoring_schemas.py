@@ -98,7 +98,7 @@ def documents_of(value: object, name: str, max_documents: int) -> list[str]:
         raise TooManyDocuments(
             f"{name} holds {len(items)} documents, this server takes at most {max_documents} in one request", param=name
         )
-    return [text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
+    return all_texts(items, name)
 
 
 def pairs_of(request: ScoreRequest, max_inputs: int) -> list[Pair]:
@@ -110,20 +110,17 @@ def pairs_of(request: ScoreRequest, max_inputs: int) -> list[Pair]:
             param="queries",
         )
     refuse_many(documents, "documents", max_inputs)
-    read = [text_of(item, f"queries[{index}]") for index, item in enumerate(queries)]
+    read = all_texts(queries, "queries")
     if len(read) == 1:
         read *= len(documents)
-    return [
-        Pair(query, text_of(item, f"documents[{index}]"))
-        for index, (query, item) in enumerate(zip(read, documents, strict=True))
-    ]
+    return [Pair(query, document) for query, document in zip(read, all_texts(documents, "documents"), strict=True)]
 
 
 def texts_of(value: object, name: str, max_inputs: int) -> list[str]:
     """The texts to classify; a lone one is a list of one. Raises InvalidRequest's kinds."""
     items = listed(value, name)
     refuse_many(items, name, max_inputs)
-    return [text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
+    return all_texts(items, name)
 
 
 def listed(value: object, name: str) -> list[Any]:
@@ -140,6 +137,11 @@ def refuse_many(items: list[Any], name: str, max_inputs: int) -> None:
         raise TooManyInputs(
             f"{name} holds {len(items)} texts, this server takes at most {max_inputs} in one request", param=name
         )
+
+
+def all_texts(items: list[Any], name: str) -> list[str]:
+    """Each item as a text. Raises what `text_of` raises."""
+    return [item if type(item) is str else text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
 
 
 def text_of(value: object, name: str) -> str:

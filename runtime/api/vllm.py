@@ -48,7 +48,7 @@ def score_list(request: ScoreRequest, model: tuple[ModelSpec, Task], pairs: Sequ
     """Every pair's score, in the order in which they came."""
     spec, task = model
     outcome = scored(task, pairs, result, request.raw)
-    data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(outcome.scores)]
+    data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(outcome.scores.tolist())]
     return render(pooled("score", spec.name, data, outcome.tokens))
 
 

@@ -10,7 +10,7 @@ from runtime.api.rerank import Ranking, RerankForm
 
 def scored_documents(ranking: Ranking) -> dict[str, Any]:
     """Every document with its score, in the order in which they came."""
-    scored = zip(ranking.documents, ranking.scores.tolist(), strict=True)
+    scored = zip(ranking.documents, ranking.scores, strict=True)
     return {"query": ranking.query, "scores": [{"document": document, "score": score} for document, score in scored]}
 
 

@@ -47,13 +47,13 @@ class TorchBackend:
 
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         """From the checkpoint's headers and config, fetched from the hub first if need be."""
-        from runtime.models.weights import activation_prior_bytes, find_files, predicted_weight_bytes
+        from runtime.models import weights
 
-        folder = find_files(spec)
+        folders = weights.folders_of_weights(spec, weights.find_files(spec))
         dtype = device.default_dtype if spec.dtype == "auto" else spec.dtype
         return Footprint(
-            weight_bytes=predicted_weight_bytes(folder, dtype),
-            activation_bytes=activation_prior_bytes(folder, dtype) * budget_tokens,
+            weight_bytes=sum(weights.predicted_weight_bytes(folder, dtype) for folder in folders),
+            activation_bytes=weights.activation_prior_bytes(folders[-1], dtype) * budget_tokens,
         )
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:

@@ -10,6 +10,7 @@
     │   ├── InvalidRequest
     │   │   ├── EmptyInput
     │   │   ├── TooManyInputs
+    │   │   ├── TooManyDocuments
     │   │   ├── InputTooLong
     │   │   ├── InvalidDimensions
     │   │   ├── InvalidEncoding
@@ -116,6 +117,13 @@ class TooManyInputs(InvalidRequest):
 
     code = "too_many_inputs"
     param = "input"
+
+
+class TooManyDocuments(InvalidRequest):
+    """More documents than the server scores against one query."""
+
+    code = "too_many_documents"
+    param = "documents"
 
 
 class InputTooLong(InvalidRequest):

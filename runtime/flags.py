@@ -120,6 +120,7 @@ FLAGS: Final = (
     Flag(name="port", section="server", key="port", metavar="PORT", panel=SERVER),
     Flag(name="http", section="server", key="http", panel=SERVER),
     Flag(name="max_inputs", section="server", key="max_inputs", metavar="INPUTS", panel=SERVER),
+    Flag(name="max_documents", section="server", key="max_documents", metavar="DOCUMENTS", panel=SERVER),
     Flag(name="max_body_bytes", section="server", key="max_body_bytes", metavar="BYTES", panel=SERVER),
     Flag(name="drain_timeout_s", section="server", key="drain_timeout_s", metavar="SECONDS", panel=SERVER),
     Flag(name="log_level", section="log", key="level", panel=LOG),

@@ -38,6 +38,9 @@ class Metering:
         self._truncated = self._counter("truncated_inputs", "Inputs cut at the limit", "model")
         self._errors = self._counter("job_errors", "Jobs that failed", "model", "code")
         self._cancelled = self._counter("jobs_cancelled", "Jobs whose client hung up", "model")
+        self._candidates = self._counter("rerank_candidates", "Documents to be scored", "model", "outcome")
+        self._job_device_seconds = self._counter("job_device_seconds", "Jobs' shares of device time", "model", "task")
+        self._job_cost_usd = self._counter("job_cost_usd", "Price of the jobs' device time", "model", "task")
         self._load_seconds = self._counter("model_load_seconds", "Time spent loading", "model")
         self._decisions = self._counter("admission_decisions", "Admission verdicts", "model", "decision", "reason")
 
@@ -62,6 +65,16 @@ class Metering:
         spent = (timings.prepare_ms, timings.queue_ms, timings.device_ms, timings.deliver_ms)
         for stage, milliseconds in zip(STAGES, spent, strict=True):
             self._stage_seconds.labels(model, stage).observe(milliseconds / 1000.0)
+
+    def observe_candidates(self, model: str, outcome: str, documents: int) -> None:
+        """Documents that a request wanted scored. `outcome`: `scored`, `truncated` (of these) or `capped`."""
+        self._candidates.labels(model, outcome).inc(documents)
+
+    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
+        """One job's share of the device's time, and its price where there is one."""
+        self._job_device_seconds.labels(model, task).inc(device_ms / 1000.0)
+        if cost_usd is not None:
+            self._job_cost_usd.labels(model, task).inc(cost_usd)
 
     def observe_batch(self, model: str, lane: Lane, items: int, tokens: int, device_ms: float) -> None:
         """One batch run."""

@@ -118,6 +118,7 @@ class ServerSettings(Section):
     port: int = Field(7997, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     http: Literal["hypercorn", "uvicorn"] = Field("hypercorn", description="HTTP server.")
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
+    max_documents: int = Field(1000, ge=1, description="Most documents that one request may have scored.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
 
@@ -151,6 +152,9 @@ class RuntimeConfig(Section):
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
     cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
+    price_per_hour_usd: float | None = Field(
+        None, ge=0, description="Price of one device thread for an hour, to put dollars on requests; none: no dollars."
+    )
     server: ServerSettings = Field(default_factory=ServerSettings, description="The HTTP edge and its limits.")
     log: LogSettings = Field(default_factory=LogSettings, description="What the process says of itself.")
     models: tuple[ModelEntry, ...] = Field((), description="The models to serve; a plain string is an id.")

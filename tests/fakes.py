@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired
+from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired, UnsupportedCapability
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Job, Lane, Result, Task, Timings
+from runtime.work import ABILITIES, Head, Input, Job, Lane, Pair, Result, Task, Timings
 from runtime.worker import ModelStatus
 
 WIDTH = 4
-TIMINGS = Timings(prepare_ms=1.25, queue_ms=2.5, device_ms=30.75, deliver_ms=0.5, total_ms=35.0)
+TIMINGS = Timings(prepare_ms=1.25, queue_ms=2.5, device_ms=30.75, deliver_ms=0.5, total_ms=35.0, device_share_ms=12.5)
+HEADS = {
+    Task.RERANK: Head(labels=("LABEL_0",), activation="sigmoid"),
+    Task.CLASSIFY: Head(labels=("calm", "glad", "sad"), activation="softmax"),
+}
 
 
 def vector(text: str) -> NDArray[np.float32]:
@@ -24,14 +28,34 @@ def vector(text: str) -> NDArray[np.float32]:
     return np.array([len(text), text.count(" "), 1 / 3, -1.0], dtype=np.float32)
 
 
-def tokens(text: str) -> int:
-    """Its words, and two special tokens."""
-    return len(text.split()) + 2
+def relevance(item: Input) -> list[float]:
+    """One logit for a pair: the words that its halves share, minus a half; a text alone shares none."""
+    if not isinstance(item, Pair):
+        return [-0.5]
+    return [len(set(item.query.split()) & set(item.document.split())) - 0.5]
+
+
+def mood(item: Input) -> list[float]:
+    """Three logits for a text or a pair: 0, its length, minus its spaces."""
+    text = f"{item.query} {item.document}" if isinstance(item, Pair) else str(item)
+    return [0.0, len(text) / 8, -float(text.count(" "))]
+
+
+def tokens(item: Input) -> int:
+    """Its words, and two special tokens; a pair has three."""
+    if isinstance(item, Pair):
+        return len(item.query.split()) + len(item.document.split()) + 3
+    return len(str(item).split()) + 2
 
 
 def spec(name: str = "owner/letters", **fields: Any) -> ModelSpec:
     """A model of that id."""
     return ModelSpec.model_validate({"id": name, **fields})
+
+
+def task_of(spec: ModelSpec) -> Task:
+    """What the fake takes a model for."""
+    return Task.EMBED if spec.task == "auto" else Task(spec.task)
 
 
 def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
@@ -40,7 +64,7 @@ def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
         id=spec.id,
         name=spec.name,
         aliases=spec.aliases,
-        task=Task.EMBED if spec.task == "auto" else Task(spec.task),
+        task=task_of(spec),
         required=spec.required,
         state="ready",
         detail=None,
@@ -80,6 +104,8 @@ class FakeMetering:
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
+        self.candidates: list[tuple[str, str, int]] = []
+        self.costs: list[tuple[str, str, float, float | None]] = []
 
     def render(self) -> bytes:
         return b"# HELP fake A metric\n"
@@ -88,13 +114,20 @@ class FakeMetering:
         assert seconds >= 0
         self.observations.append(Observation(surface, model, task, status))
 
+    def observe_candidates(self, model: str, outcome: str, documents: int) -> None:
+        self.candidates.append((model, outcome, documents))
+
+    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
+        self.costs.append((model, task, device_ms, cost_usd))
+
 
 class FakeEngine:
-    """Embeds with `vector`, at once or when `gate` opens."""
+    """Embeds with `vector`, ranks with `relevance`, classifies with `mood`, at once or when `gate` opens."""
 
-    def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None) -> None:
+    def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None, price: float | None = None) -> None:
         self.specs = specs or (spec(),)
-        self.config = RuntimeConfig(models=self.specs, server=settings or ServerSettings(port=0))
+        server = settings or ServerSettings(port=0)
+        self.config = RuntimeConfig(models=self.specs, server=server, price_per_hour_usd=price)
         self.metering = FakeMetering()
         self.ready = True
         self.draining = False
@@ -104,6 +137,8 @@ class FakeEngine:
         """Ids of jobs whose waiting was cancelled."""
         self.failure: Exception | None = None
         self.truncated_inputs = 0
+        self.logits: dict[Task, Callable[[Input], Sequence[float]]] = {Task.RERANK: relevance, Task.CLASSIFY: mood}
+        self.heads = dict(HEADS)
         self.gate: asyncio.Event | None = None
 
     def describe(self) -> Sequence[ModelStatus]:
@@ -111,14 +146,19 @@ class FakeEngine:
 
     def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         names = ", ".join(spec.name for spec in self.specs)
+        able = [spec for spec in self.specs if task is None or task in ABILITIES[task_of(spec)]]
         if name is None:
-            if len(self.specs) > 1:
+            able = [spec for spec in able if task_of(spec) is task] or able
+            if len(able) > 1:
                 raise ModelRequired(f"name a model: {names}")
-            return self.specs[0]
-        for candidate in self.specs:
-            if name in candidate.names:
-                return candidate
-        raise ModelNotFound(f"no such model; served: {names}")
+        else:
+            meant = [spec for spec in self.specs if name in spec.names]
+            if not meant:
+                raise ModelNotFound(f"no such model; served: {names}")
+            able = [spec for spec in meant if spec in able]
+        if not able:
+            raise UnsupportedCapability(f"no such model can {task}")
+        return able[0]
 
     async def run(self, job: Job) -> Result:
         self.jobs.append(job)
@@ -131,11 +171,20 @@ class FakeEngine:
         await self._wait(job)
         return Result(
             model=job.model,
-            rows=[vector(text)[: job.dimensions] for text in map(str, job.inputs)],
-            tokens=sum(map(tokens, map(str, job.inputs))),
+            rows=[self._row(job, item) for item in job.inputs],
+            tokens=sum(map(tokens, job.inputs)),
             truncated_inputs=self.truncated_inputs,
             timings=TIMINGS,
+            head=self.heads.get(self._own_task(job)),
         )
+
+    def _own_task(self, job: Job) -> Task:
+        return next(task_of(spec) for spec in self.specs if spec.id == job.model)
+
+    def _row(self, job: Job, item: Input) -> NDArray[np.float32]:
+        if job.task is Task.EMBED:
+            return vector(str(item))[: job.dimensions]
+        return np.array(self.logits[self._own_task(job)](item), dtype=np.float32)
 
     async def _wait(self, job: Job) -> None:
         if self.gate is None:

@@ -121,8 +121,8 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
         "quantize": "int8", "max_batch_tokens": "77", "trust_remote_code": "true", "device": "cpu",
         "memory_budget": "3gib", "cpu_lanes": "3",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
-        "max_inputs": "5", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "log_level": "error",
-        "log_format": "json",
+        "max_inputs": "5", "max_documents": "6", "max_body_bytes": "2048", "drain_timeout_s": "2.5",
+        "log_level": "error", "log_format": "json",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
     config = effective(**{f"COTENANT_{name.upper()}": value for name, value in values.items()})

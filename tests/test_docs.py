@@ -8,15 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from pydantic import AliasChoices
+from pydantic import AliasChoices, BaseModel
 from starlette.routing import Route
 
 from runtime import __version__, cli, errors
@@ -24,6 +22,7 @@ from runtime.api.app import HOT_ROUTES, build_app
 from runtime.api.problems import Dialect, problem
 from runtime.api.record import Record
 from runtime.api.schemas import EmbeddingRequest
+from runtime.api.scoring_schemas import ClassifyRequest, PredictRequest, RerankRequest, ScoreRequest
 from runtime.configuration import SECTIONS
 from runtime.engine import Engine
 from runtime.flags import FLAGS, Flag
@@ -32,65 +31,10 @@ from runtime.work import Lane, Task, Timings
 from runtime.worker import State
 from tests.doubles import DoubleBackend
 from tests.fakes import FakeEngine
+from tests.readme import README, ROOT, first_names, named, sections, slug, table, tables
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-Row = list[str]
 Option = tuple[tuple[str, ...], tuple[str, ...]]
 """Its spellings, and its variables."""
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-
-
-@cache
-def sections() -> dict[str, list[str]]:
-    """The lines under each heading, up to the next; code blocks left out."""
-    found: dict[str, list[str]] = {}
-    lines: list[str] = []
-    in_code = False
-    for line in README.splitlines():
-        in_code ^= line.lstrip().startswith("```")
-        if not in_code and line.startswith("#"):
-            lines = found.setdefault(line.lstrip("# "), [])
-        elif not in_code:
-            lines.append(line)
-    return found
-
-
-def tables(heading: str) -> list[list[Row]]:
-    """The tables under a heading, without their heads."""
-    found: list[list[Row]] = []
-    inside = False
-    for line in sections()[heading]:
-        is_row = line.startswith("|")
-        if is_row and not inside:
-            found.append([])
-        if is_row:
-            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
-        inside = is_row
-    return [table[2:] for table in found]
-
-
-def table(heading: str) -> list[Row]:
-    """The only table under a heading."""
-    (only,) = tables(heading)
-    return only
-
-
-def named(cell: str) -> tuple[str, ...]:
-    """What a cell has in backticks."""
-    return tuple(re.findall(r"`([^`]+)`", cell))
-
-
-def first_names(rows: Sequence[Row]) -> list[str]:
-    """Every name in the first column, each once."""
-    names = [name for row in rows for name in named(row[0])]
-    assert len(set(names)) == len(names)
-    return names
 
 
 def commands() -> dict[str, Any]:
@@ -168,18 +112,22 @@ def test_every_route_is_documented_and_no_other() -> None:
     assert set(first_names(table("Routes"))) == routes()
 
 
-def request_fields() -> Iterator[str]:
-    for name, field in EmbeddingRequest.model_fields.items():
-        alias = field.validation_alias
-        yield from map(str, alias.choices) if isinstance(alias, AliasChoices) else [name]
+def request_fields(*schemas: type[BaseModel]) -> Iterator[str]:
+    for schema in schemas:
+        for name, field in schema.model_fields.items():
+            alias = field.validation_alias
+            yield from map(str, alias.choices) if isinstance(alias, AliasChoices) else [name]
 
 
 def test_every_request_field_is_documented_and_no_other() -> None:
-    assert set(first_names(table("Request fields"))) == set(request_fields())
+    assert set(first_names(table("Request fields"))) == set(request_fields(EmbeddingRequest))
+    scoring = request_fields(RerankRequest, ScoreRequest, ClassifyRequest, PredictRequest)
+    assert set(first_names(table("Scoring fields"))) == set(scoring)
 
 
 def test_every_response_header_is_documented_and_no_other() -> None:
-    record = Record(surface=Dialect.OPENAI, task=Task.EMBED, compute=b"cpu", truncated_inputs=1)
+    record = Record(surface=Dialect.OPENAI, task=Task.EMBED, compute=b"cpu", truncated_inputs=1, candidates=1)
+    record.price_per_hour_usd = 1.0
     sent = {name.decode() for name, _ in record.headers(1.0)}
     assert set(first_names(table("Response headers"))) == sent | {"x-request-id"}
 
@@ -203,16 +151,17 @@ def retry_word(headers: Sequence[tuple[bytes, bytes]]) -> str:
     return "never" if b"x-should-retry" in names else "later" if b"retry-after" in names else "open"
 
 
-def error_row(kind: type[errors.CotenantError]) -> tuple[str, str, str, str]:
-    """Code, the statuses on the two POST routes, and retry, as a client meets them."""
-    openai, infinity = (problem(kind("message"), dialect) for dialect in (Dialect.OPENAI, Dialect.INFINITY))
-    assert retry_word(openai.headers) == retry_word(infinity.headers)
-    return kind.code, str(openai.status), str(infinity.status), retry_word(openai.headers)
+def error_row(kind: type[errors.CotenantError]) -> tuple[str, ...]:
+    """Code, the statuses in four dialects, and retry, as a client meets them."""
+    dialects = (Dialect.OPENAI, Dialect.INFINITY, Dialect.COHERE, Dialect.TEI)
+    answers = [problem(kind("message"), dialect) for dialect in dialects]
+    (retry,) = {retry_word(answer.headers) for answer in answers}
+    return kind.code, *(str(answer.status) for answer in answers), retry
 
 
 def test_every_error_is_documented_with_its_statuses_and_retry_and_no_other() -> None:
     answered, _ = tables("Errors")
-    rows = [(named(row[0])[0], row[1], row[2], row[3].strip("*")) for row in answered]
+    rows = [(named(row[0])[0], *row[1:5], row[5].strip("*")) for row in answered]
     sent = [kind for kind in kinds() if not issubclass(kind, errors.StartupError) and not is_family(kind)]
     assert sorted(rows) == sorted({error_row(kind) for kind in sent})
 
@@ -242,6 +191,8 @@ async def every_metric() -> str:
     metering.observe_error("a", "forward_failed")
     metering.observe_cancel("a")
     metering.observe_decision("a", "admitted", "fits")
+    metering.observe_candidates("a", "scored", 1)
+    metering.observe_cost("a", "rerank", 1.0, 0.1)
     shown = metering.render().decode()
     await engine.stop()
     return shown

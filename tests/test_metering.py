@@ -107,3 +107,22 @@ def test_a_model_name_with_quotes_and_line_breaks_is_read_back_whole() -> None:
     name = 'my "model"\\ \n v2'
     metering.observe_cancel(name)
     assert value(metering, "jobs_cancelled_total", model=name) == 1
+
+
+def test_candidates_are_counted_by_what_became_of_them() -> None:
+    metering = Metering()
+    metering.observe_candidates("m", "scored", 50)
+    metering.observe_candidates("m", "scored", 10)
+    metering.observe_candidates("m", "capped", 1001)
+    assert value(metering, "rerank_candidates_total", model="m", outcome="scored") == 60
+    assert value(metering, "rerank_candidates_total", model="m", outcome="capped") == 1001
+
+
+def test_device_time_is_charged_by_task_and_priced_where_there_is_a_price() -> None:
+    metering = Metering()
+    metering.observe_cost("m", "rerank", device_ms=250.0, cost_usd=None)
+    assert value(metering, "job_device_seconds_total", model="m", task="rerank") == pytest.approx(0.25)
+    assert value(metering, "job_cost_usd_total", model="m", task="rerank") is None
+    metering.observe_cost("m", "rerank", device_ms=250.0, cost_usd=0.5)
+    assert value(metering, "job_device_seconds_total", model="m", task="rerank") == pytest.approx(0.5)
+    assert value(metering, "job_cost_usd_total", model="m", task="rerank") == pytest.approx(0.5)

@@ -5,8 +5,10 @@
     exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
     inference   what every POST route shares: errors, headers, metrics, log line
     embeddings  request bytes -> Job -> answer bytes
-    openai, infinity    routes and answer shapes, a module a dialect
-    schemas     request bodies; tensors: vectors on the wire; catalogue: models as JSON
+    rerank, classify    the same for what is scored; scoring: how a model scores pairs; scores: logits to scores
+    openai, infinity, cohere, tei, vllm, voyage, weaviate    answer shapes and routes, a module a dialect
+    rerank_routes       whose dialect a rerank body is written in
+    schemas, scoring_schemas    request bodies; tensors: vectors on the wire; catalogue: models as JSON
     problems    the error tree as HTTP, the only place
     health      alive, ready, metrics
     record      what one request cost; access: its log line

@@ -28,10 +28,13 @@ def log_inference(exchange: Exchange, record: Record, total_ms: float) -> None:
         "code": record.code,
         "inputs": record.inputs,
         "tokens": record.tokens,
+        "candidates": record.candidates,
         "prepare_ms": round(timings.prepare_ms, 3),
         "queue_ms": round(timings.queue_ms, 3),
         "device_ms": round(timings.device_ms, 3),
         "render_ms": round(record.render_ms, 3),
+        "device_share_ms": round(timings.device_share_ms, 3),
+        "cost_usd": record.cost_usd,
     }
     log(logging.INFO, exchange, record.status, total_ms, fields)
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai
+from runtime.api import health, infinity, openai, rerank_routes, tei, vllm
 from runtime.api.access import log_plain
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
@@ -28,6 +28,12 @@ LOG = logging.getLogger("cotenant.api")
 HOT_ROUTES: dict[str, HotRoute] = {
     "/v1/embeddings": openai.embeddings,
     "/embeddings": infinity.embeddings,
+    **rerank_routes.ROUTES,
+    "/score": vllm.score,
+    "/v1/score": vllm.score,
+    "/predict": tei.predict,
+    "/classify": infinity.classify_texts,
+    "/v1/classify": infinity.classify_texts,
 }
 
 

@@ -46,6 +46,7 @@ def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:
         "stats": stats(status),
         "limits": {
             "max_inputs": edge.limits.max_inputs,
+            "max_documents": edge.limits.max_documents,
             "max_body_bytes": edge.limits.max_body_bytes,
             "max_batch_tokens": status.max_batch_tokens,
         },

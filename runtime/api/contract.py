@@ -20,6 +20,12 @@ class Metering(Protocol):
     def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, /) -> None:
         """Count one answered request; `model` is a served name or `unknown`, never the caller's text."""
 
+    def observe_candidates(self, model: str, outcome: str, documents: int, /) -> None:
+        """Count documents that were to be scored: `scored`, `truncated` (of these) or `capped`."""
+
+    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None, /) -> None:
+        """Charge one answered request; `cost_usd` is None where no price is known."""
+
 
 class Engine(Protocol):
     """Jobs in, Results out. Everything is called on the event loop and only `run` waits."""

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -38,6 +39,7 @@ class Exchange:
         "headers",
         "method",
         "path",
+        "query",
         "request_id",
         "started",
         "status",
@@ -47,6 +49,8 @@ class Exchange:
         self.started = time.perf_counter()
         self.method: str = scope["method"]
         self.path: str = scope["path"]
+        self.query: dict[str, str] = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
+        """The URL's query; of a name that stands twice, the last."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = request_id(self.headers.get(b"x-request-id", b""))
         self.status: int | None = None

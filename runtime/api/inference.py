@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 from runtime.api.access import log_inference
+from runtime.api.contract import Metering
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
-from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
-from runtime.work import Lane, Task
+from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
+from runtime.work import Job, Lane, Result, Task, characters
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,37 +25,74 @@ Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes]]
 
 LOG = logging.getLogger("cotenant.api")
 
+CAPPED = frozenset({TooManyDocuments.code, TooManyInputs.code})
+"""Errors of requests whose documents were too many to be looked at."""
+
 OFF_LOOP_BYTES = 64 * 1024
 """Bodies beyond this are parsed and rendered in a thread: about 0.2 ms of work, twice what the hop costs."""
 
 
 async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, handler: Handler) -> None:
     """One request from the first byte to the last, however it ends."""
-    record = Record(surface=dialect, task=task)
+    record = Record(surface=dialect, task=task, price_per_hour_usd=edge.engine.config.price_per_hour_usd)
     try:
-        answer = await outcome(edge, exchange, record, dialect, handler)
+        answer = await outcome(edge, exchange, record, handler)
         record.status = answer.status
         if not exchange.disconnected:
             headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
             await exchange.respond(answer.status, headers, answer.body)
     finally:
         total_ms = elapsed_ms(exchange)
-        observe = edge.engine.metering.observe_request
-        observe(record.surface, record.model, record.task, record.status, total_ms / 1000)
+        observe(edge.engine.metering, record, total_ms)
         log_inference(exchange, record, total_ms)
 
 
-async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Dialect, handler: Handler) -> Answer:
-    """What the handler made, or the error it ended in."""
+async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handler) -> Answer:
+    """What the handler made, or the error it ended in, in the dialect that the record ends up with."""
     try:
         return Answer(200, (), await handler(edge, exchange, record))
     except CotenantError as error:
         record.code = error.code
-        return problem(error, dialect)
+        return problem(error, record.surface)
     except Exception:
         LOG.exception("request %s ended in a bug", exchange.request_id)
         record.code = CotenantError.code
-        return internal_problem(exchange.request_id, dialect)
+        return internal_problem(exchange.request_id, record.surface)
+
+
+def observe(metering: Metering, record: Record, total_ms: float) -> None:
+    """Count the request, what it wanted scored, and what it cost."""
+    metering.observe_request(record.surface, record.model, record.task, record.status, total_ms / 1000)
+    if record.timings.device_share_ms:
+        metering.observe_cost(record.model, record.task, record.timings.device_share_ms, record.cost_usd)
+    if record.candidates and record.status == 200:
+        metering.observe_candidates(record.model, "scored", record.candidates)
+        if record.truncated_inputs:
+            metering.observe_candidates(record.model, "truncated", record.truncated_inputs)
+    elif record.candidates and record.code in CAPPED:
+        metering.observe_candidates(record.model, "capped", record.candidates)
+
+
+async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
+    """The job's result, with what it is and what it cost on record. Raises CotenantError."""
+    record.lane = job.lane
+    record.compute = edge.compute(job.model)
+    record.inputs = len(job.inputs)
+    record.characters = sum(map(characters, job.inputs))
+    result = await exchange.while_connected(edge.engine.run(job))
+    record.tokens = result.tokens
+    record.truncated_inputs = result.truncated_inputs
+    record.timings = result.timings
+    return result
+
+
+def model_name(exchange: Exchange, named: str | None) -> str | None:
+    """The model that the body names, else `?model=`, else the header `x-model-id`: TEI's clients know no field."""
+    if named is None:
+        named = exchange.query.get("model")
+    if named is None and (header := exchange.headers.get(b"x-model-id")) is not None:
+        named = header.decode("latin-1")
+    return named
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from runtime.api.exchange import Header
+from runtime.api.problems import Dialect
 from runtime.work import Lane, Task, Timings
 
 UNKNOWN_MODEL = "unknown"
 CLIENT_GONE = 499
+MS_PER_HOUR = 3_600_000.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Record:
     """Filled in as the request goes on; what was not reached keeps its default."""
 
-    surface: str
+    surface: Dialect
+    """Whose conventions the answer follows; a handler may find out more from the body."""
     task: Task
     model: str = UNKNOWN_MODEL
     """The served name once resolved: bounded, because a metric's label is made of it."""
@@ -26,14 +29,25 @@ class Record:
     inputs: int = 0
     characters: int = 0
     tokens: int = 0
+    candidates: int = 0
+    """Documents that the request wants scored, whether they are or not."""
     truncated_inputs: int = 0
     timings: Timings = field(default_factory=Timings)
     render_ms: float = 0.0
     code: str | None = None
     """The error's code, if it ended in one."""
+    price_per_hour_usd: float | None = None
+    """Of one device thread; None: unknown."""
+
+    @property
+    def cost_usd(self) -> float | None:
+        """The price of the request's share of the device's time; None where there is none to go by."""
+        if self.price_per_hour_usd is None:
+            return None
+        return self.timings.device_share_ms / MS_PER_HOUR * self.price_per_hour_usd
 
     def headers(self, total_ms: float) -> list[Header]:
-        """W3C Server-Timing with decimals, and TEI's `x-*` headers in whole milliseconds."""
+        """W3C Server-Timing with decimals, TEI's `x-*` headers in whole milliseconds, and what it cost."""
         timings = self.timings
         stages = (timings.prepare_ms, timings.queue_ms, timings.device_ms, self.render_ms, total_ms)
         total = b"%d" % total_ms
@@ -49,9 +63,14 @@ class Record:
             (b"x-tokenization-time", b"%d" % timings.prepare_ms),
             (b"x-queue-time", b"%d" % timings.queue_ms),
             (b"x-inference-time", b"%d" % timings.device_ms),
+            (b"x-device-ms", b"%.3f" % timings.device_share_ms),
         ]
         if self.compute is not None:
             headers.append((b"x-compute-type", self.compute))
+        if self.candidates:
+            headers.append((b"x-rerank-candidates", b"%d" % self.candidates))
+        if self.cost_usd is not None:
+            headers.append((b"x-cost-usd", b"%.10f" % self.cost_usd))
         if self.truncated_inputs:
             headers.append((b"x-truncated-inputs", b"%d" % self.truncated_inputs))
         return headers

@@ -7,8 +7,8 @@ layout whose vectors agree is taken; a layout that raises or differs is passed o
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -23,10 +23,12 @@ FP32_TOLERANCE = 1e-5
 """Largest difference of unit vectors in fp32; rounding alone gives about 2e-7."""
 HALF_COSINE = 0.999
 """Least cosine in half precision, where the order of additions shows."""
+HALF_LOGIT_TOLERANCE = 0.03
+"""Largest difference of logits in half precision, relative to the largest logit: bfloat16 keeps 3 digits."""
 LONGEST_PROBE_WORDS = 1200
 
 
-class Checkable(Protocol):
+class Layouts(Protocol):
     """What the check needs of a model family."""
 
     execution: Execution
@@ -43,9 +45,6 @@ class Checkable(Protocol):
     def decelerate(self) -> None:
         """Replay nothing."""
 
-    def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
-        """The reference library's vectors, one by one."""
-
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize."""
 
@@ -53,22 +52,47 @@ class Checkable(Protocol):
         """Run one batch."""
 
 
+class Checkable(Layouts, Protocol):
+    """An embedder of texts, whose probes are the texts below."""
+
+    def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
+        """The reference library's vectors, one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probes:
+    """What is computed twice."""
+
+    job: Job
+    reference: Callable[[], list[Row]]
+    """The reference library's rows for the job's inputs, one by one. Called while the layout is `buckets`."""
+    logits: bool = False
+    """Rows are logits, whose size says nothing: they are compared with the largest of all."""
+
+
 def choose_execution(model: Checkable, wanted: str, window_tokens: int | None, half: bool) -> str:
+    """Leave an embedder in the fastest layout that is exact; see choose_layout."""
+    texts = probe_texts(window_tokens)
+    job = Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts)
+    return choose_layout(model, wanted, half, Probes(job=job, reference=lambda: model.reference_vectors(texts)))
+
+
+def choose_layout(model: Layouts, wanted: str, half: bool, probes: Probes) -> str:
     """Leave `model` in the fastest layout that is exact; the reason is returned for the log and `/models`.
 
     Raises UnsupportedModel when no layout agrees with the reference.
     """
-    texts = probe_texts(window_tokens)
     model.use("buckets")
-    reference = model.reference_vectors(texts)
-    job = Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts)
+    expected = _Expected(probes.reference(), half, probes.logits)
+    count = len(probes.job.inputs)
     reasons: list[str] = []
     for execution in _candidates(model, wanted, reasons):
         model.use(execution)
-        problem = _problem(model, job, reference, half)
+        problem = _problem(model, probes.job, expected)
         if problem is None:
-            recorded = _accelerated(model, job, reference, half) if execution == "packed" else []
-            return "; ".join([*reasons, f"{execution}: equal to the reference on {len(texts)} texts", *recorded])
+            recorded = _accelerated(model, probes.job, expected) if execution == "packed" else []
+            kind = "inputs" if probes.logits else "texts"
+            return "; ".join([*reasons, f"{execution}: equal to the reference on {count} {kind}", *recorded])
         reasons.append(f"{execution}: {problem}")
         log.warning("layout passed over: %s", reasons[-1])
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
@@ -80,7 +104,8 @@ def exactness_problem(model: Checkable, execution: Execution, window_tokens: int
     model.use("buckets")
     reference = model.reference_vectors(texts)
     model.use(execution)
-    return _problem(model, Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts), reference, half=False)
+    job = Job(id="exactness-check", model="", task=Task.EMBED, inputs=texts)
+    return _problem(model, job, _Expected(reference, half=False, logits=False))
 
 
 def probe_texts(window_tokens: int | None) -> list[str]:
@@ -93,7 +118,35 @@ def probe_texts(window_tokens: int | None) -> list[str]:
     return [" ".join(f"word{(7 * i + 3 * k) % 97}" for i in range(count)) for k, count in enumerate(counts)]
 
 
-def _candidates(model: Checkable, wanted: str, reasons: list[str]) -> list[Execution]:
+class _Expected:
+    """The reference's rows and how near to them is near enough."""
+
+    def __init__(self, rows: Sequence[Row], half: bool, logits: bool, scale: float | None = None) -> None:
+        self.rows = rows
+        self._half = half
+        self._logits = logits
+        sizes = [float(np.linalg.norm(row)) for row in rows if np.isfinite(row).all()]
+        self._scale = scale if scale is not None else (max(sizes, default=0.0) if logits else 0.0)
+
+    def part(self, which: slice) -> _Expected:
+        """Those of some inputs."""
+        return _Expected(self.rows[which], self._half, self._logits, self._scale)
+
+    def agrees(self, row: Row, expected: Row) -> bool:
+        """Whether one row is near enough."""
+        if not np.isfinite(expected).all():
+            return not np.isfinite(row).all()  # broken weights: each request will be told
+        if self._half and not self._logits:
+            return _cosine(row, expected) >= HALF_COSINE
+        return self.difference(row, expected) <= (HALF_LOGIT_TOLERANCE if self._half else FP32_TOLERANCE)
+
+    def difference(self, row: Row, expected: Row) -> float:
+        """Largest absolute difference, relative to the vector's length (not every model normalises)."""
+        scale = max(float(np.linalg.norm(expected)), self._scale, 1e-12)
+        return float(np.abs(row - expected).max()) / scale
+
+
+def _candidates(model: Layouts, wanted: str, reasons: list[str]) -> list[Execution]:
     obstacle = "asked for buckets" if wanted == "buckets" else model.can_pack()
     if obstacle is None:
         return ["packed"] if wanted == "packed" else ["packed", "buckets", "equal-length"]
@@ -101,7 +154,7 @@ def _candidates(model: Checkable, wanted: str, reasons: list[str]) -> list[Execu
     return [] if wanted == "packed" else ["buckets", "equal-length"]
 
 
-def _accelerated(model: Checkable, job: Job, reference: Sequence[Row], half: bool) -> list[str]:
+def _accelerated(model: Layouts, job: Job, expected: _Expected) -> list[str]:
     """Record the forward and keep the recording if it is exact on batches of other shapes, too."""
     what = model.accelerate(model.prepare(job)[1:5])
     if what is None:
@@ -109,39 +162,25 @@ def _accelerated(model: Checkable, job: Job, reference: Sequence[Row], half: boo
     shapes = [slice(None), slice(0, 1), slice(1, 3), slice(3, 6), slice(len(job.inputs) - 1, None)]
     for part in shapes:
         some = replace(job, inputs=job.inputs[part])
-        problem = _problem(model, some, reference[part], half)
+        problem = _problem(model, some, expected.part(part))
         if problem is not None:
             model.decelerate()
-            log.warning("%s not used: it %s on %d texts", what, problem, len(some.inputs))
+            log.warning("%s not used: it %s on %d inputs", what, problem, len(some.inputs))
             return [f"{what} not used: it {problem}"]
     return [what]
 
 
-def _problem(model: Checkable, job: Job, reference: Sequence[Row], half: bool) -> str | None:
+def _problem(model: Layouts, job: Job, expected: _Expected) -> str | None:
     try:
         rows = model.launch(model.prepare(job)).land()
     except Exception as error:
         return f"raised {type(error).__name__}"
-    if [row.shape for row in rows] != [expected.shape for expected in reference]:
+    if [row.shape for row in rows] != [right.shape for right in expected.rows]:
         return "gives vectors of other shapes"
-    for row, expected in zip(rows, reference, strict=True):
-        if not _agrees(row, expected, half):
-            return f"differs by {_difference(row, expected):.1e}"
+    for row, right in zip(rows, expected.rows, strict=True):
+        if not expected.agrees(row, right):
+            return f"differs by {expected.difference(row, right):.1e}"
     return None
-
-
-def _agrees(row: Row, expected: Row, half: bool) -> bool:
-    if not np.isfinite(expected).all():
-        return not np.isfinite(row).all()  # broken weights: each request will be told
-    if half:
-        return _cosine(row, expected) >= HALF_COSINE
-    return bool(_difference(row, expected) <= FP32_TOLERANCE)
-
-
-def _difference(row: Row, expected: Row) -> float:
-    """Largest absolute difference, relative to the vector's length (not every model normalises)."""
-    scale = max(float(np.linalg.norm(expected)), 1e-12)
-    return float(np.abs(row - expected).max()) / scale
 
 
 def _cosine(row: Row, expected: Row) -> float:

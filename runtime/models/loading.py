@@ -12,6 +12,7 @@ from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
 from runtime.models.exactness import choose_execution
 from runtime.models.openvino_text import load_openvino_embedder
+from runtime.models.reranker import load_reranker
 from runtime.models.text import TextEmbedder
 from runtime.registry import ModelSpec
 from runtime.work import Task
@@ -19,7 +20,7 @@ from runtime.work import Task
 # Progress has its own place (the command line); bars of a library would break the log's lines.
 disable_progress_bar()
 
-Load = Callable[[ModelSpec, Path, Device], Model]
+Load = Callable[[ModelSpec, Task, Path, Device], Model]
 
 
 def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Model:
@@ -30,10 +31,10 @@ def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Mod
     family = FAMILIES.get(task)
     if family is None:
         raise UnsupportedModel(f"{spec.id}: no family here does {task}")
-    return family(spec, folder, device)
+    return family(spec, task, folder, device)
 
 
-def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
+def _load_text_embedder(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Model:
     if spec.backend == "openvino":
         return load_openvino_embedder(spec, folder, device)
     model = TextEmbedder(spec, folder, device)
@@ -41,4 +42,8 @@ def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
     return model
 
 
-FAMILIES: dict[Task, Load] = {Task.EMBED: _load_text_embedder}
+FAMILIES: dict[Task, Load] = {
+    Task.EMBED: _load_text_embedder,
+    Task.RERANK: load_reranker,
+    Task.CLASSIFY: load_reranker,
+}

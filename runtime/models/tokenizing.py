@@ -90,7 +90,7 @@ class TextTokenizer:
             raise InvalidRequest(f"input {index}: token ids must be from 0 to {self.embeddings - 1}", param="input")
         too_long = len(ids) > limit.max_tokens
         if too_long and not limit.truncate:
-            raise InputTooLong(_too_long(index, len(ids), False, limit.max_tokens))
+            raise InputTooLong(too_long_message(index, len(ids), False, limit.max_tokens))
         kept = ids[-limit.max_tokens :] if limit.side == "left" else ids[: limit.max_tokens]
         return Prepared(token_ids=np.array(kept, dtype=np.int32), truncated=too_long)
 
@@ -120,6 +120,37 @@ class TextTokenizer:
         """Tokens of the whole window, those cut off included; special ones stand in each piece and count once."""
         return len(encoding) + sum(len(rest) - self._specials for rest in _pieces(encoding))
 
+    def bare(self, texts: Sequence[str], limit: Limit) -> list[tuple[list[int], bool]]:
+        """Ids of each text without special tokens, and whether they are all: at least twice as many as may stay."""
+        size = limit.window_chars
+        windows = [_window(text, size, limit.side) for text in texts]
+        ids = [encoding.ids for encoding in self._open.encode_batch_fast(windows, add_special_tokens=False)]
+        return [self._bare_of(text, known, size, limit) for text, known in zip(texts, ids, strict=True)]
+
+    def shorten(self, text: str, max_tokens: int | None, side: str) -> str:
+        """The part of `text` that its first `max_tokens` tokens are of (from the right where `side` is `left`)."""
+        if max_tokens is None:
+            return text
+        limit = Limit(max_tokens=max_tokens, side=side)
+        size = limit.window_chars
+        while True:
+            window = _window(text, size, side)
+            encoding = self._open.encode(window, add_special_tokens=False)
+            if size >= len(text) or len(encoding) >= limit.window_tokens:
+                break
+            size *= 2
+        if len(encoding) <= max_tokens:
+            return text
+        if side == "left":
+            return window[encoding.offsets[-max_tokens][0] :]
+        return window[: encoding.offsets[max_tokens - 1][1]]
+
+    def _bare_of(self, text: str, ids: list[int], size: int, limit: Limit) -> tuple[list[int], bool]:
+        while size < len(text) and len(ids) < limit.window_tokens:
+            size *= 2
+            ids = self._open.encode_batch_fast([_window(text, size, limit.side)], add_special_tokens=False)[0].ids
+        return ids, size >= len(text)
+
     def _encode_open(self, text: str, limit: Limit, index: int) -> Prepared:
         """The rarer limits: another length, the other side, or none."""
         size = limit.window_chars
@@ -131,7 +162,9 @@ class TextTokenizer:
         room = limit.max_tokens - self._specials
         too_long = len(encoding) > room
         if too_long and not limit.truncate:
-            raise InputTooLong(_too_long(index, len(encoding) + self._specials, size < len(text), limit.max_tokens))
+            raise InputTooLong(
+                too_long_message(index, len(encoding) + self._specials, size < len(text), limit.max_tokens)
+            )
         if too_long:
             encoding.truncate(max(room, 0), direction=limit.side)
         return self._prepared(self._open.post_process(encoding), too_long)
@@ -162,6 +195,7 @@ def _pieces(encoding: Encoding) -> Iterable[Encoding]:
     return overflow
 
 
-def _too_long(index: int, tokens: int, more: bool, max_tokens: int) -> str:
+def too_long_message(index: int, tokens: int, more: bool, max_tokens: int) -> str:
+    """Words for an input of more tokens than its limit. `more`: it was not read to its end."""
     least = "at least " if more else ""
     return f"input {index} has {least}{tokens} tokens; the limit is {max_tokens} (set truncate to cut it)"

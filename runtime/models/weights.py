@@ -26,6 +26,10 @@ _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _MAX_HEADER_BYTES = 100 * 2**20
 
 
+ADAPTER_FILE = "adapter_config.json"
+"""What peft writes beside an adapter's weights."""
+
+
 def predicted_weight_bytes(folder: Path, dtype: str) -> int:
     """Bytes of all weights under `folder` when loaded as `dtype`; other formats count at their file size.
 
@@ -84,6 +88,31 @@ def find_files(spec: ModelSpec) -> Path:
 def find_description(spec: ModelSpec) -> Path:
     """The folder with at least the JSON files of a model, which say what it is. Raises SourceNotFound."""
     return _on_this_machine(spec, allow=["*.json"])
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether the folder holds a LoRA adapter, whose base's weights are elsewhere."""
+    return (folder / ADAPTER_FILE).is_file()
+
+
+def adapter_base(spec: ModelSpec, folder: Path) -> Path:
+    """The folder of the base of the adapter in `folder`: inside it, or wherever a source can point to.
+
+    A base on the hub is fetched, at the adapter's own pin. Raises SourceNotFound.
+    """
+    try:
+        config = json.loads((folder / ADAPTER_FILE).read_bytes())
+        name = config["base_model_name_or_path"] or ""
+    except (ValueError, KeyError) as error:
+        raise SourceNotFound(f"{spec.id}: {ADAPTER_FILE} names no base model") from error
+    if name and (folder / name).is_dir():
+        return (folder / name).absolute()
+    return find_files(ModelSpec(id=spec.id, source=name, revision=config.get("revision")))
+
+
+def folders_of_weights(spec: ModelSpec, folder: Path) -> tuple[Path, ...]:
+    """Where the weights are that loading `folder` takes; the last one's config tells the network's shape."""
+    return (folder, adapter_base(spec, folder)) if is_adapter(folder) else (folder,)
 
 
 def _on_this_machine(spec: ModelSpec, allow: list[str] | None = None, ignore: list[str] | None = None) -> Path:

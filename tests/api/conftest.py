@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from runtime.api.app import build_app
-from tests.fakes import FakeEngine
+from tests.fakes import FakeEngine, spec
 
 
 @pytest.fixture
@@ -19,4 +19,18 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def client(engine: FakeEngine) -> Iterator[TestClient]:
     with TestClient(build_app(engine), raise_server_exceptions=True) as client:
+        yield client
+
+
+@pytest.fixture
+def ranking_engine() -> FakeEngine:
+    """A reranker, an embedder and a classifier in one process."""
+    return FakeEngine(
+        spec("owner/ranker", task="rerank"), spec("owner/letters"), spec("owner/moods", task="classify"), price=3.6
+    )
+
+
+@pytest.fixture
+def ranker(ranking_engine: FakeEngine) -> Iterator[TestClient]:
+    with TestClient(build_app(ranking_engine), raise_server_exceptions=True) as client:
         yield client

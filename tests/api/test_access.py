@@ -40,9 +40,12 @@ def test_a_request_to_a_model_logs_what_it_cost(client: TestClient, caplog: pyte
         "code": None,
         "inputs": 2,
         "tokens": 7,
+        "candidates": 0,
         "prepare_ms": 1.25,
         "queue_ms": 2.5,
         "device_ms": 30.75,
+        "device_share_ms": 12.5,
+        "cost_usd": None,
     }
 
 

@@ -12,9 +12,9 @@ import torch
 
 from .bad_neighbours import BAD_NEIGHBOURS
 from .embedders import DECODERS, ENCODERS, save_embedder
-from .rerankers import RERANKERS, save_reranker
+from .rerankers import CLASSIFIERS, RERANKERS, save_reranker
 
-__all__ = ["BAD_NEIGHBOURS", "DECODERS", "EMBEDDERS", "MAKERS", "PAGE_MODELS", "RERANKERS", "make"]
+__all__ = ["BAD_NEIGHBOURS", "CLASSIFIERS", "DECODERS", "EMBEDDERS", "MAKERS", "PAGE_MODELS", "RERANKERS", "make"]
 
 SEED = 0
 EMBEDDERS = {**ENCODERS, **DECODERS}
@@ -30,7 +30,7 @@ def _save_page_model(name: str, folder: Path) -> None:
 
 MAKERS: dict[str, Callable[[Path], None]] = {
     **{name: partial(save_embedder, recipe) for name, recipe in EMBEDDERS.items()},
-    **{name: partial(save_reranker, recipe) for name, recipe in RERANKERS.items()},
+    **{name: partial(save_reranker, recipe) for name, recipe in {**RERANKERS, **CLASSIFIERS}.items()},
     **{name: partial(_save_page_model, name) for name in PAGE_MODELS},
     **BAD_NEIGHBOURS,
 }

@@ -1,0 +1,182 @@
+"""Bodies of the routes that score: rerank, score, predict and classify, in every dialect's words at once.
+
+Fields and their meanings are those of Cohere, Jina, Voyage, Infinity, TEI and vLLM put together.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from runtime.api.schemas import CUT_SIDES, Truncation, lower, token_limit, truncation
+from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
+from runtime.work import Pair
+
+Count = Annotated[int, Strict(), Field(ge=0)]
+"""0 stands for no limit, as vLLM has it."""
+
+
+class ScoringRequest(BaseModel):
+    """What the routes that score have in common."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+
+    model: str | None = None
+    raw_scores: bool = False
+    """Logits in place of scores."""
+    use_activation: bool = True
+    """vLLM's opposite of `raw_scores`."""
+    truncate: Annotated[Truncation, BeforeValidator(truncation)] = Field(
+        "default", validation_alias=AliasChoices("truncate", "truncation")
+    )
+    truncate_prompt_tokens: Annotated[int, BeforeValidator(token_limit)] = -1
+    """-1: the model's own limit."""
+    truncation_side: Annotated[Literal["left", "right"], BeforeValidator(lower)] | None = Field(
+        None, validation_alias=AliasChoices("truncation_side", "truncation_direction")
+    )
+    prompt_name: str | None = Field(None, validation_alias=AliasChoices("prompt_name", "input_type"))
+    priority: Annotated[int, Strict()] = 0
+    """Lower is sooner; above 0 waits in the bulk lane."""
+
+    @property
+    def raw(self) -> bool:
+        """Whether logits are asked for."""
+        return self.raw_scores or not self.use_activation
+
+    @property
+    def side(self) -> Literal["left", "right"] | None:
+        """The side from which over-long inputs are cut; None: the model's own."""
+        return self.truncation_side or CUT_SIDES.get(self.truncate)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit in tokens; None: the model's own."""
+        return None if self.truncate_prompt_tokens == -1 else self.truncate_prompt_tokens
+
+
+class PairRequest(ScoringRequest):
+    """Limits of a pair's two halves, in tokens."""
+
+    max_tokens_per_doc: Count = 0
+    max_tokens_per_query: Count = 0
+
+
+class RerankRequest(PairRequest):
+    """The body of every `/rerank`. Texts are checked by `text_of` and `documents_of`, which say where they fail."""
+
+    query: Any
+    documents: Any = Field(validation_alias=AliasChoices("documents", "texts"))
+    top_n: Count = Field(0, validation_alias=AliasChoices("top_n", "top_k"))
+    """0: all of them."""
+    return_documents: bool = Field(False, validation_alias=AliasChoices("return_documents", "return_text"))
+
+
+class ScoreRequest(PairRequest):
+    """The body of vLLM's `/score`."""
+
+    queries: Any = Field(validation_alias=AliasChoices("queries", "data_1", "text_1"))
+    documents: Any = Field(validation_alias=AliasChoices("documents", "items", "data_2", "text_2"))
+
+
+class ClassifyRequest(ScoringRequest):
+    """The body of Infinity's and vLLM's `/classify`."""
+
+    input: Any
+
+
+class PredictRequest(ScoringRequest):
+    """The body of TEI's `/predict`."""
+
+    inputs: Any
+
+
+def documents_of(value: object, name: str, max_documents: int) -> list[str]:
+    """The documents as texts; a lone one is a list of one. Raises InvalidRequest's kinds before it looks at any."""
+    items = listed(value, name)
+    if len(items) > max_documents:
+        raise TooManyDocuments(
+            f"{name} holds {len(items)} documents, this server takes at most {max_documents} in one request", param=name
+        )
+    return all_texts(items, name)
+
+
+def pairs_of(request: ScoreRequest, max_inputs: int) -> list[Pair]:
+    """The pairs of a `/score`: 1:1, one query with each document, or one to one. Raises InvalidRequest's kinds."""
+    queries, documents = listed(request.queries, "queries"), listed(request.documents, "documents")
+    if len(queries) != len(documents) and len(queries) != 1:
+        raise InvalidRequest(
+            f"{len(queries)} queries and {len(documents)} documents: give one query, or as many as documents",
+            param="queries",
+        )
+    refuse_many(documents, "documents", max_inputs)
+    read = all_texts(queries, "queries")
+    if len(read) == 1:
+        read *= len(documents)
+    return [Pair(query, document) for query, document in zip(read, all_texts(documents, "documents"), strict=True)]
+
+
+def texts_of(value: object, name: str, max_inputs: int) -> list[str]:
+    """The texts to classify; a lone one is a list of one. Raises InvalidRequest's kinds."""
+    items = listed(value, name)
+    refuse_many(items, name, max_inputs)
+    return all_texts(items, name)
+
+
+def listed(value: object, name: str) -> list[Any]:
+    """The value, or a list of it alone. Raises EmptyInput."""
+    items = value if isinstance(value, list) else [value]
+    if not items:
+        raise EmptyInput(f"{name} is an empty list", param=name)
+    return items
+
+
+def refuse_many(items: list[Any], name: str, max_inputs: int) -> None:
+    """Raises TooManyInputs, with both numbers."""
+    if len(items) > max_inputs:
+        raise TooManyInputs(
+            f"{name} holds {len(items)} texts, this server takes at most {max_inputs} in one request", param=name
+        )
+
+
+def all_texts(items: list[Any], name: str) -> list[str]:
+    """Each item as a text. Raises what `text_of` raises."""
+    return [item if type(item) is str else text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
+
+
+def text_of(value: object, name: str) -> str:
+    """A text from a string, `{"text"}` or `{"content": [parts]}`. Raises InvalidRequest, UnsupportedCapability.
+
+    `name` is the place in the body, such as `documents[3]`; parts are joined by line breaks, as vLLM does.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        content = value.get("content")
+        if isinstance(text := value.get("text", content), str):
+            return text
+        if isinstance(content, list) and content:
+            return "\n".join(part_text(part, name) for part in content)
+        if "image" in value:
+            raise not_text(name)
+    raise InvalidRequest(f"{name} must be a string, or an object with text or content", param=param_of(name))
+
+
+def part_text(part: object, name: str) -> str:
+    """The text of one part of a message's content. Raises InvalidRequest, UnsupportedCapability."""
+    if isinstance(part, dict):
+        if isinstance(text := part.get("text"), str):
+            return text
+        if part.get("type", "text") != "text":
+            raise not_text(name)
+    raise InvalidRequest(f"{name}: each part of content must have a text", param=param_of(name))
+
+
+def not_text(name: str) -> UnsupportedCapability:
+    """The refusal of a picture or of anything else that is no text."""
+    return UnsupportedCapability(f"{name} must be text: this route reads nothing else", param=param_of(name))
+
+
+def param_of(name: str) -> str:
+    """The field that a place is in."""
+    return name.partition("[")[0]

@@ -6,6 +6,10 @@ Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models": the merged
 from __future__ import annotations
 
 import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,20 +89,35 @@ def _merged(spec: ModelSpec, folder: Path, task: TransformerTask, dtype: torch.d
     layouts = [folder] if task == "sequence-classification" else [folder, base]
     stored = next((found for layout in layouts if (found := _read(layout / "sentence_bert_config.json"))), {})
     code = {"trust_remote_code": spec.trust_remote_code, "local_files_only": True}
-    transformer: Transformer = Transformer(
-        str(base),
-        transformer_task=task,
-        model_kwargs={"dtype": dtype, **code},
-        processor_kwargs=dict(code),
-        config_kwargs={**config, **code},
-        tokenizer_name_or_path=str(folder) if (folder / "tokenizer_config.json").is_file() else None,
-        max_seq_length=stored.get("max_seq_length"),
-        do_lower_case=stored.get("do_lower_case", False),
-        processing_kwargs=stored.get("processing_kwargs"),
-    )
-    adapted = PeftModel.from_pretrained(transformer.model, str(folder))
-    transformer.model = adapted.merge_and_unload()
+    with _head_to_come():
+        transformer: Transformer = Transformer(
+            str(base),
+            transformer_task=task,
+            model_kwargs={"dtype": dtype, **code},
+            processor_kwargs=dict(code),
+            config_kwargs={**config, **code},
+            tokenizer_name_or_path=str(folder) if (folder / "tokenizer_config.json").is_file() else None,
+            max_seq_length=stored.get("max_seq_length"),
+            do_lower_case=stored.get("do_lower_case", False),
+            processing_kwargs=stored.get("processing_kwargs"),
+        )
+    with warnings.catch_warnings():
+        # peft 0.20 asks the network by a name that transformers is about to drop.
+        warnings.simplefilter("ignore", FutureWarning)
+        transformer.model = PeftModel.from_pretrained(transformer.model, str(folder)).merge_and_unload()
     return transformer
+
+
+@contextmanager
+def _head_to_come() -> Iterator[None]:
+    """Keep transformers from warning of a head without weights: the adapter brings them."""
+    reports = logging.getLogger("transformers.modeling_utils")
+    level = reports.level
+    reports.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        reports.setLevel(level)
 
 
 def _mean_pooling(transformer: Transformer) -> Pooling:

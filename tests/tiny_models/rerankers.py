@@ -16,7 +16,7 @@ from .architecture import DECODER, ENCODER, MODERNBERT, ROBERTA, WINDOW_TOKENS, 
 
 QWEN_TEMPLATE = (
     "<|im_start|>system\nJudge whether the document answers the query: yes or no.<|im_end|>\n<|im_start|>user\n"
-    "<Instruct>: {{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first | default('Search') }}\n"
+    "<Instruct>: {{ messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first }}\n"
     "<Query>: {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }}\n"
     "<Document>: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"

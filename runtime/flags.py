@@ -122,6 +122,20 @@ FLAGS: Final = (
     Flag(name="max_inputs", section="server", key="max_inputs", metavar="INPUTS", panel=SERVER),
     Flag(name="max_body_bytes", section="server", key="max_body_bytes", metavar="BYTES", panel=SERVER),
     Flag(name="drain_timeout_s", section="server", key="drain_timeout_s", metavar="SECONDS", panel=SERVER),
+    Flag(name="uds", section="server", key="uds", metavar="PATH", panel=SERVER),
+    Flag(name="tls_certificate", section="server", key="tls_certificate", metavar="FILE", panel=SERVER),
+    Flag(name="tls_key", section="server", key="tls_key", metavar="FILE", panel=SERVER),
+    Flag(name="url_prefix", section="server", key="url_prefix", metavar="PATH", panel=SERVER),
+    Flag(
+        name="bind_model",
+        section="server",
+        key="bind_model",
+        kind=list[str],
+        metavar="MODEL=ADDRESS",
+        panel=SERVER,
+        help="One more address, such as reranker=:8082: requests that come in there and name no model mean that one."
+        " Repeat it for more.",
+    ),
     Flag(name="log_level", section="log", key="level", panel=LOG),
     Flag(name="log_format", section="log", key="format", panel=LOG),
 )

@@ -49,6 +49,32 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def parse_address(address: str) -> tuple[str, int]:
+    """Host (empty: the server's own) and port of `HOST:PORT`, `[HOST]:PORT`, `:PORT` or `PORT`. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address: write one such as :8082 or 127.0.0.1:8082")
+    return host.strip("[]"), int(port)
+
+
+def bound_models(value: Any) -> Any:
+    """`["alias=:8082"]`, as the command line has it, as `{":8082": "alias"}`. Raises ValueError."""
+    if not isinstance(value, list):
+        return value
+    pairs = [entry.rpartition("=") if isinstance(entry, str) else ("", "", "") for entry in value]
+    if not all(model and address for model, _, address in pairs):
+        raise ValueError("write MODEL=ADDRESS, such as reranker=:8082")
+    return {address: model for model, _, address in pairs}
+
+
+def path_prefix(value: Any) -> Any:
+    """`/retrieval` of `retrieval/`; nothing of `/`."""
+    if not isinstance(value, str):
+        return value
+    path = value.strip("/")
+    return f"/{path}" if path else ""
+
+
 class ModelSpec(Section):
     """One model to serve."""
 
@@ -66,6 +92,7 @@ class ModelSpec(Section):
     max_batch_tokens: int | None = Field(None, ge=1, description="Most tokens in one batch; default by device.")
     max_length: int | None = Field(None, ge=2, description="Most tokens of one input; default: the model's own.")
     required: bool = Field(True, description="The server is ready only when every required model is.")
+    default: bool = Field(False, description="Answers requests for its task that name no model.")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the checkpoint.")
     accept_token_ids: bool = Field(False, description="Take inputs that are already this model's token ids.")
     prompts: dict[str, str] = Field({}, description="Prompts by name, beside or instead of the model's own.")
@@ -120,6 +147,31 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
+    uds: str | None = Field(None, description="Listen on this unix socket instead of host and port.")
+    tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain: HTTPS only.")
+    tls_key: str | None = Field(None, description="PEM file of the certificate's private key.")
+    url_prefix: Annotated[str, BeforeValidator(path_prefix)] = Field(
+        "", description="A path before every route, such as /retrieval; the routes answer without it too."
+    )
+    bind_model: Annotated[dict[str, str], BeforeValidator(bound_models)] = Field(
+        {}, description="More addresses to listen on, each for the requests of one model: `:8082` and a model's name."
+    )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.uds is not None and self.tls_key is not None:
+            raise ValueError("a unix socket (uds) needs no TLS: leave tls_certificate and tls_key out")
+        return self
+
+    @field_validator("bind_model")
+    @classmethod
+    def _ports_differ(cls, bound: dict[str, str]) -> dict[str, str]:
+        ports = [port for _, port in map(parse_address, bound) if port]
+        if len(set(ports)) < len(ports):
+            raise ValueError("two addresses have the same port: a port is one model's")
+        return bound
 
 
 class LogSettings(Section):
@@ -173,6 +225,21 @@ class RuntimeConfig(Section):
                         f"models[{other}] and models[{position}] share the name {name!r}:"
                         " ids, served names and aliases must be unique"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _a_task_has_one_default(self) -> Self:
+        tasks = [spec.task for spec in self.models if spec.default and spec.task != "auto"]
+        twice = sorted({task for task in tasks if tasks.count(task) > 1})
+        if twice:
+            raise ValueError(f"two models are the default for {twice[0]}")
+        return self
+
+    @model_validator(mode="after")
+    def _bound_models_exist(self) -> Self:
+        for address, name in self.server.bind_model.items():
+            if self.models and self.find(name) is None:
+                raise ValueError(f"server.bind_model: {address} is bound to {name!r}, which no model is called")
         return self
 
     @model_validator(mode="after")

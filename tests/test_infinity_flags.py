@@ -112,7 +112,6 @@ def test_flags_without_meaning_are_named_in_one_line(served: list[RuntimeConfig]
     [
         (["--embedding-dtype", "int8"], "--embedding-dtype is not supported: vectors are float32"),
         (["--api-key", "secret"], "--api-key is not supported: keys are not checked yet"),
-        (["--url-prefix", "/api"], "--url-prefix is not supported: paths are served at / and at /v1"),
         (["--preload-only"], "--preload-only is not supported"),
         (["--permissive-cors"], "--permissive-cors is not supported"),
         (["--dtype", "int8"], "--dtype: 'int8' is not one of 'auto', 'float32', 'float16', 'bfloat16'"),

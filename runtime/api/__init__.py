@@ -1,8 +1,9 @@
 """The HTTP edge: bytes become Jobs, Results become the caller's dialect, the error tree becomes statuses.
 
-    server      listens: hypercorn or uvicorn, in this process
+    server      listens: hypercorn or uvicorn, in this process, on the sockets of listening
     app         paths -> handlers
     exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
+    addressing  which model is meant: body, path, port, header, default
     inference   what every POST route shares: errors, headers, metrics, log line
     embeddings  request bytes -> Job -> answer bytes
     openai, infinity    routes and answer shapes, a module a dialect

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.api import health, infinity, openai
 from runtime.api.access import log_plain
+from runtime.api.addressing import routed
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange, Header
@@ -40,20 +41,23 @@ def build_app(engine: Engine) -> ASGIApp:
         if scope["type"] != "http":
             await router(scope, receive, send)
             return
+        scope = routed(engine, scope)
         exchange = Exchange(scope, receive, send)
         hot = HOT_ROUTES.get(exchange.path)
         if hot is not None and exchange.method == "POST":
             await hot(edge, exchange)
         else:
-            await plain(router, scope, exchange, known=hot is not None)
+            await plain(edge, router, scope, exchange)
 
     return app
 
 
-async def plain(router: Router, scope: Scope, exchange: Exchange, known: bool) -> None:
-    """A request to no model. `known`: the path is a POST route's, so the method must be wrong."""
+async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) -> None:
+    """A request to no model, or one to a POST route's path by another method."""
     try:
-        if known:
+        if exchange.addressed is not None:
+            edge.engine.resolve(exchange.addressed, None)
+        if exchange.path in HOT_ROUTES:
             raise HTTPException(405, headers={"Allow": "POST"})
         scope["app"] = router  # tells starlette to raise its 404 and 405 instead of answering in plain text
         await router(scope, exchange.receive, exchange.send)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import lane_of, off_loop, read_json
@@ -23,7 +24,7 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     """The answer's JSON. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, inputs = await off_loop(len(body), parse_embedding, body, edge.limits.max_inputs)
-    spec = edge.engine.resolve(request.model, Task.EMBED)
+    spec = meant(edge, exchange, request.model, Task.EMBED)
     record.model = spec.name
     if not spec.accept_token_ids:
         refuse_token_ids(inputs)

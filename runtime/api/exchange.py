@@ -34,6 +34,7 @@ class Exchange:
         "_body_ended",
         "_receive",
         "_send",
+        "addressed",
         "disconnected",
         "headers",
         "method",
@@ -48,6 +49,8 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.addressed: str | None = scope.get("cotenant.model")
+        """The model's name that the path or the port gave; see `addressing`."""
         self.request_id = request_id(self.headers.get(b"x-request-id", b""))
         self.status: int | None = None
         """The status once it is on the wire."""

@@ -88,11 +88,13 @@ async def serve_engine(engine: Engine, console: Console | None, started: float) 
 async def _listen(engine: Engine, stop: asyncio.Event) -> tuple[asyncio.Task[None], str]:
     """Open the port. The task that serves, and the URL. Raises ConfigurationError."""
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    app, settings = build_app(engine), engine.config.server
 
     def on_bound(host: str, port: int) -> None:
-        bound.set_result(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        scheme = "http" if settings.tls_key is None else "https"
+        tcp = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        bound.set_result(f"unix:{host}" if settings.uds else tcp)
 
-    app, settings = build_app(engine), engine.config.server
     serving = asyncio.create_task(serve(app, settings, stop, on_bound=on_bound))
     first: set[asyncio.Future[Any]] = {serving, bound}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from runtime.api import lifecycle, server
 from runtime.api.lifecycle import summary
-from runtime.api.server import listen
+from runtime.api.listening import listen
 from runtime.errors import ConfigurationError, StartupError
 from runtime.registry import ModelSpec, ServerSettings
 from tests.fakes import FakeEngine, spec, status
@@ -234,7 +234,7 @@ def test_the_process_ends_where_the_device_cannot_be_opened(play: Play) -> None:
 
 
 def test_a_port_in_use_is_refused_before_any_model_loads(play: Play) -> None:
-    with listen(ServerSettings(port=0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         engine = LivingEngine(settings=ServerSettings(port=listener.getsockname()[1]))
         with pytest.raises(ConfigurationError, match=r"can't listen on 127\.0\.0\.1 port \d+: Address already in use"):
             asyncio.run(lifecycle.serve_engine(engine, None, time.perf_counter()))

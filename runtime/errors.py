@@ -6,6 +6,8 @@
     │   ├── SourceNotFound
     │   └── UnsupportedModel
     ├── RequestError              the caller's fault; sending it again changes nothing
+    │   ├── Unauthenticated
+    │   ├── Forbidden
     │   ├── InvalidJson
     │   ├── InvalidRequest
     │   │   ├── EmptyInput
@@ -24,6 +26,7 @@
     │   └── MethodNotAllowed
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
+    │   ├── RateLimited
     │   ├── ModelLoading
     │   └── Draining
     ├── RequestCancelled          the client hung up
@@ -91,6 +94,22 @@ class RequestError(CotenantError):
     status = 400
     code = "invalid_request"
     kind = "invalid_request_error"
+
+
+class Unauthenticated(RequestError):
+    """No API key, or one that nobody has."""
+
+    status = 401
+    code = "unauthenticated"
+    kind = "authentication_error"
+
+
+class Forbidden(RequestError):
+    """The API key is known, and not for this."""
+
+    status = 403
+    code = "forbidden"
+    kind = "permission_error"
 
 
 class InvalidJson(RequestError):
@@ -219,6 +238,14 @@ class QueueFull(CapacityError):
 
     status = 429
     code = "queue_full"
+
+
+class RateLimited(CapacityError):
+    """The API key's tokens of this minute are spent."""
+
+    status = 429
+    code = "rate_limited"
+    kind = "rate_limit_error"
 
 
 class ModelLoading(CapacityError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 ModelBackend = Literal["torch", "openvino"]
@@ -138,6 +138,14 @@ class ModelSpec(Section):
         return frozenset((self.id, self.name, *self.aliases))
 
 
+def as_text(value: object) -> object:
+    """A number as text: keys may look like one, and a refusal would repeat it."""
+    return str(value) if isinstance(value, int | float) else value
+
+
+Secret = Annotated[Annotated[SecretStr, Field(min_length=1)] | None, BeforeValidator(as_text)]
+
+
 class ServerSettings(Section):
     """The HTTP edge and its limits."""
 
@@ -147,6 +155,11 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
+    api_key: Secret = Field(None, description="The one key of all clients; better in COTENANT_API_KEY.")
+    api_keys: Secret = Field(None, description="Named keys: NAME:KEY,NAME:KEY; better in COTENANT_API_KEYS.")
+    keys_file: str | None = Field(None, description="YAML file of named keys, hashed, with what each may do.")
+    public_models: bool = Field(False, description="/models and /v1/models answer without a key.")
+    public_metrics: bool = Field(False, description="/metrics answers without a key.")
     uds: str | None = Field(None, description="Listen on this unix socket instead of host and port.")
     tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain: HTTPS only.")
     tls_key: str | None = Field(None, description="PEM file of the certificate's private key.")

@@ -116,18 +116,22 @@ def test_every_flag_has_its_variable_and_its_help() -> None:
 
 
 def test_every_flag_of_serve_reaches_its_place() -> None:
+    Path("keys.yaml").write_text("keys: [{name: m, key: m}]")
     values = {
         "model_id": "a", "served_model_name": "b", "revision": "c", "dtype": "float32", "backend": "openvino",
         "quantize": "int8", "max_batch_tokens": "77", "trust_remote_code": "true", "device": "cpu",
         "memory_budget": "3gib", "cpu_lanes": "3",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
         "max_inputs": "5", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "url_prefix": "/p",
-        "bind_model": "a=:82", "uds": "/s", "tls_certificate": "/c", "tls_key": "/k", "log_level": "error",
+        "bind_model": "a=:82", "api_key": "k", "api_keys": "n:l",
+        "keys_file": "keys.yaml", "public_models": "true", "public_metrics": "true",
+        "uds": "/s", "tls_certificate": "/c", "tls_key": "/k", "log_level": "error",
         "log_format": "json",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
     found = reached(values, without=["uds"]) | reached(values, without=["tls_certificate", "tls_key"])
-    assert found == values | {"bind_model": "{':82': 'a'}"}
+    secrets = dict.fromkeys(("api_key", "api_keys"), "**********")
+    assert found == values | {"bind_model": "{':82': 'a'}"} | secrets
 
 
 def reached(values: dict[str, str], without: Sequence[str]) -> dict[str, str]:

@@ -29,12 +29,16 @@ MOST_PARTS: Final = 16
 def meant(edge: Edge, exchange: Exchange, name: str | None, task: Task | None) -> ModelSpec:
     """The model that a request is for. `name`: what its body says, if anything.
 
-    Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability.
+    Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability; Unauthenticated and
+    Forbidden where the caller may not use it.
     """
+    caller = exchange.require_caller()
     if exchange.addressed is not None:
         edge.engine.resolve(exchange.addressed, None)  # a path that names nothing is wrong whatever the body says
     named = None if name in UNNAMED else name
-    return edge.engine.resolve(named or exchange.addressed or header_of(exchange), task)
+    spec = edge.engine.resolve(named or exchange.addressed or header_of(exchange), task)
+    caller.check_model(spec)
+    return spec
 
 
 def header_of(exchange: Exchange) -> str | None:

@@ -33,7 +33,7 @@ HOT_ROUTES: dict[str, HotRoute] = {
 
 
 def build_app(engine: Engine) -> ASGIApp:
-    """The app over a started engine; it neither starts nor stops it."""
+    """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
     edge = Edge(engine)
     router = Router([*health.routes(edge), *openai.routes(edge), *infinity.routes(edge)], redirect_slashes=False)
 
@@ -43,6 +43,7 @@ def build_app(engine: Engine) -> ASGIApp:
             return
         scope = routed(engine, scope)
         exchange = Exchange(scope, receive, send)
+        exchange.caller = edge.guard.recognise(exchange.headers)
         hot = HOT_ROUTES.get(exchange.path)
         if hot is not None and exchange.method == "POST":
             await hot(edge, exchange)
@@ -55,10 +56,13 @@ def build_app(engine: Engine) -> ASGIApp:
 async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) -> None:
     """A request to no model, or one to a POST route's path by another method."""
     try:
-        if exchange.addressed is not None:
+        if not edge.guard.is_public(exchange.path):
+            exchange.require_caller()
+        if exchange.caller is not None and exchange.addressed is not None:
             edge.engine.resolve(exchange.addressed, None)
         if exchange.path in HOT_ROUTES:
             raise HTTPException(405, headers={"Allow": "POST"})
+        scope["cotenant.exchange"] = exchange
         scope["app"] = router  # tells starlette to raise its 404 and 405 instead of answering in plain text
         await router(scope, exchange.receive, exchange.send)
     except HTTPException as error:

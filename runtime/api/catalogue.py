@@ -5,20 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.edge import Edge
+from runtime.api.exchange import Exchange
 from runtime.work import ABILITIES
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
 
 
-def model_list(edge: Edge, owner: str) -> dict[str, Any]:
-    """Every model, in the registry's order."""
-    return {"object": "list", "data": [model_item(edge, status, owner) for status in edge.engine.describe()]}
+def model_list(edge: Edge, exchange: Exchange, owner: str) -> dict[str, Any]:
+    """The models that the caller may use, in the registry's order; of a path or port that names one, that one."""
+    caller, addressed = exchange.caller, exchange.addressed
+    only = None if addressed is None else edge.engine.resolve(addressed, None).id
+    shown = [
+        status
+        for status in edge.engine.describe()
+        if only in (None, status.id) and (caller is None or caller.may_use((status.id, status.name, *status.aliases)))
+    ]
+    return {"object": "list", "data": [model_item(edge, status, owner) for status in shown]}
 
 
-def find_item(edge: Edge, name: str, owner: str) -> dict[str, Any]:
-    """The model that a request naming it would reach. Raises ModelNotFound, which lists the names."""
-    meant = edge.engine.resolve(name, None).id
+def find_item(edge: Edge, exchange: Exchange, name: str, owner: str) -> dict[str, Any]:
+    """The model that a request naming it would reach. Raises ModelNotFound, which lists the names, and Forbidden."""
+    spec = edge.engine.resolve(name, None)
+    if exchange.caller is not None:
+        exchange.caller.check_model(spec)
+    meant = spec.id
     return next(model_item(edge, status, owner) for status in edge.engine.describe() if status.id == meant)
 
 

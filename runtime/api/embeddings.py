@@ -9,7 +9,7 @@ from typing import Any
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json
+from runtime.api.inference import lane_of, off_loop, read_json, run_job
 from runtime.api.record import Record
 from runtime.api.schemas import EmbeddingRequest, parse_embedding, refuse_token_ids
 from runtime.api.tensors import embedding_items, render, wire_bytes
@@ -33,7 +33,7 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     record.inputs = len(inputs)
     record.characters = sum(len(item) for item in inputs if isinstance(item, str))
     job = embedding_job(request, spec, inputs, record.lane, exchange.request_id)
-    result = await exchange.while_connected(edge.engine.run(job))
+    result = await run_job(edge, exchange, job)
     note(result, record)
     started = time.perf_counter()
     size_bytes = wire_bytes(result.rows, request.encoding_format)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from runtime import __version__
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
-from runtime.api.responses import json_response
+from runtime.api.responses import exchange_of, json_response
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
@@ -59,7 +59,10 @@ def routes(edge: Edge) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         answer = readiness(engine)
-        return json_response(answer, 200 if answer["status"] == "ready" else 503)
+        status = 200 if answer["status"] == "ready" else 503
+        if exchange_of(request).caller is None:
+            del answer["models"]  # names and reasons are not for everybody
+        return json_response(answer, status)
 
     async def models(request: Request) -> Response:
         return json_response({"models": [full(model) for model in engine.describe()]})

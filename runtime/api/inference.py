@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from runtime.api.access import log_inference
@@ -14,7 +15,7 @@ from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
 from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
-from runtime.work import Lane, Task
+from runtime.work import Job, Lane, Result, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +48,7 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
 async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Dialect, handler: Handler) -> Answer:
     """What the handler made, or the error it ended in."""
     try:
+        exchange.require_caller()
         return Answer(200, (), await handler(edge, exchange, record))
     except CotenantError as error:
         record.code = error.code
@@ -74,7 +76,27 @@ async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kw
     return work(*args, **kwargs)
 
 
+async def run_job(edge: Edge, exchange: Exchange, job: Job) -> Result:
+    """The job's result, in its caller's name and on its account; given up when the client hangs up.
+
+    Raises RateLimited where the key's tokens are spent, and what the engine raises.
+    """
+    caller = exchange.require_caller()
+    edge.quota.check(caller)
+    if caller.tenant != job.tenant:
+        job = replace(job, tenant=caller.tenant)
+    result = await exchange.while_connected(edge.engine.run(job))
+    edge.quota.charge(caller, result.tokens)
+    return result
+
+
 def lane_of(exchange: Exchange, priority: int) -> Lane:
+    """The lane that a request runs in: its key's, unless it asks for bulk itself."""
+    lane = asked_lane(exchange, priority)
+    return lane if lane is Lane.BULK else exchange.require_caller().lane or lane
+
+
+def asked_lane(exchange: Exchange, priority: int) -> Lane:
     """The lane that the header `x-lane` names, else the one that `priority` means (above 0: bulk)."""
     named = exchange.headers.get(b"x-lane")
     if named is None:

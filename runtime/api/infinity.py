@@ -18,7 +18,7 @@ from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
 from runtime.api.openai import embedding_list
 from runtime.api.problems import Dialect
-from runtime.api.responses import json_response
+from runtime.api.responses import exchange_of, json_response
 from runtime.work import Task
 
 OWNER = "infinity"
@@ -40,6 +40,6 @@ def routes(edge: Edge) -> list[Route]:
     """The routes that are asked rarely."""
 
     async def models(request: Request) -> Response:
-        return json_response(model_list(edge, OWNER))
+        return json_response(model_list(edge, exchange_of(request), OWNER))
 
     return [Route("/models", models)]

@@ -19,6 +19,7 @@ from runtime.errors import (
     ModelFailed,
     RequestError,
     TokenIdsNotAccepted,
+    Unauthenticated,
     UnknownPrompt,
 )
 
@@ -69,7 +70,9 @@ def status_of(error: CotenantError, dialect: Dialect) -> int:
 
 
 def headers_of(error: CotenantError) -> list[Header]:
-    """When to try again (RFC 9110 `Retry-After`, whole seconds; OpenAI's `retry-after-ms`), or never."""
+    """When to try again (RFC 9110 `Retry-After`, whole seconds; OpenAI's `retry-after-ms`), or never; 401's scheme."""
+    if isinstance(error, Unauthenticated):
+        return [(b"www-authenticate", b"Bearer"), (b"x-should-retry", b"false")]
     if isinstance(error, PERMANENT):
         return [(b"x-should-retry", b"false")]
     if error.retry_after_s is None:

@@ -9,14 +9,7 @@
     │   ├── Unauthenticated
     │   ├── Forbidden
     │   ├── InvalidJson
-    │   ├── InvalidRequest
-    │   │   ├── EmptyInput
-    │   │   ├── TooManyInputs
-    │   │   ├── InputTooLong
-    │   │   ├── InvalidDimensions
-    │   │   ├── InvalidEncoding
-    │   │   ├── TokenIdsNotAccepted
-    │   │   └── UnknownPrompt
+    │   ├── InvalidRequest        a field: EmptyInput, TooManyInputs, InputTooLong, InvalidDimensions, …
     │   ├── ModelRequired
     │   ├── ModelNotFound
     │   ├── UnsupportedCapability
@@ -30,12 +23,7 @@
     │   ├── ModelLoading
     │   └── Draining
     ├── RequestCancelled          the client hung up
-    └── ExecutionError            the model's or the device's fault
-        ├── ModelFailed
-        ├── DoesNotFit
-        ├── OutOfMemory
-        ├── ForwardFailed
-        └── NonFiniteOutput
+    └── ExecutionError            the model's or the device's fault: ModelFailed, DoesNotFit, OutOfMemory, …
 
 Messages never repeat the caller's input. The edge turns the tree into HTTP in one place (`api/problems.py`);
 anything outside the tree is a bug: status 500 with the request's id.

@@ -88,6 +88,9 @@ class FakeMetering:
         assert seconds >= 0
         self.observations.append(Observation(surface, model, task, status))
 
+    def observe_render(self, model: str, seconds: float) -> None:
+        assert seconds > 0
+
 
 class FakeEngine:
     """Embeds with `vector`, at once or when `gate` opens."""

@@ -14,7 +14,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.api import health, infinity, openai
-from runtime.api.access import log_plain
+from runtime.api.access import log_plain, trace_of
 from runtime.api.addressing import routed
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
@@ -69,8 +69,8 @@ async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) ->
         await respond(exchange, routing_problem(error))
     except CotenantError as error:
         await respond(exchange, problem(error, Dialect.OPENAI))
-    except Exception:
-        LOG.exception("request %s ended in a bug", exchange.request_id)
+    except Exception as error:
+        LOG.error("request %s ended in a bug: %s", exchange.request_id, trace_of(error))
         await respond(exchange, internal_problem(exchange.request_id, Dialect.OPENAI))
     finally:
         log_plain(exchange)

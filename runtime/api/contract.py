@@ -20,6 +20,9 @@ class Metering(Protocol):
     def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, /) -> None:
         """Count one answered request; `model` is a served name or `unknown`, never the caller's text."""
 
+    def observe_render(self, model: str, seconds: float, /) -> None:
+        """Note how long one answer took to write out."""
+
 
 class Engine(Protocol):
     """Jobs in, Results out. Everything is called on the event loop and only `run` waits."""

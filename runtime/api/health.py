@@ -47,6 +47,7 @@ def full(model: ModelStatus) -> dict[str, Any]:
         "queue_items": {lane.value: items for lane, items in model.queue_items.items()},
         "queue_tokens": {lane.value: tokens for lane, tokens in model.queue_tokens.items()},
         "results_pending": model.results_pending,
+        "idle_s": model.idle_s,
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
-from runtime.api.access import log_inference
+from runtime.api.access import log_inference, trace_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
@@ -42,6 +42,8 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
         total_ms = elapsed_ms(exchange)
         observe = edge.engine.metering.observe_request
         observe(record.surface, record.model, record.task, record.status, total_ms / 1000)
+        if record.render_ms:
+            edge.engine.metering.observe_render(record.model, record.render_ms / 1000)
         log_inference(exchange, record, total_ms)
 
 
@@ -53,8 +55,8 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Diale
     except CotenantError as error:
         record.code = error.code
         return problem(error, dialect)
-    except Exception:
-        LOG.exception("request %s ended in a bug", exchange.request_id)
+    except Exception as error:
+        LOG.error("request %s ended in a bug: %s", exchange.request_id, trace_of(error))
         record.code = CotenantError.code
         return internal_problem(exchange.request_id, dialect)
 

@@ -10,7 +10,8 @@ import stat
 from pathlib import Path
 
 from runtime.errors import ConfigurationError
-from runtime.registry import ServerSettings, parse_address
+from runtime.notation import parse_address
+from runtime.registry import ServerSettings
 
 BACKLOG = 2048
 

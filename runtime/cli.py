@@ -1,4 +1,4 @@
-"""The command `cotenant`: serve, v2, validate, version. Until it serves, it imports no torch and no HTTP."""
+"""The command `cotenant` and its subcommands. Until it serves, it imports no torch and no HTTP."""
 
 from __future__ import annotations
 
@@ -82,6 +82,24 @@ def validate(ctx: typer.Context, values: Values) -> None:
         except SourceNotFound as error:
             typer.echo(f"cotenant: {spec.name}: {error.message}", err=True)
     typer.echo(effective_yaml(config), nl=False)
+
+
+@app.command()
+@takes(FLAGS)
+def download(ctx: typer.Context, values: Values) -> None:
+    """Fetch the files of every model, at its pinned revision, so that serving needs no hub.
+
+    It takes the flags and variables of `serve`. One line a model, with its commit; status 1 where one is missing.
+    With HF_HUB_OFFLINE=1 it only looks whether they are there.
+    """
+    from runtime.downloads import fetch_all, line_of
+
+    missing = False
+    for fetched in fetch_all(load_config(request_of(given(ctx, FLAGS, values))).models):
+        typer.echo(line_of(fetched))
+        missing = missing or fetched.problem is not None
+    if missing:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -122,6 +122,7 @@ FLAGS: Final = (
     Flag(name="max_inputs", section="server", key="max_inputs", metavar="INPUTS", panel=SERVER),
     Flag(name="max_body_bytes", section="server", key="max_body_bytes", metavar="BYTES", panel=SERVER),
     Flag(name="drain_timeout_s", section="server", key="drain_timeout_s", metavar="SECONDS", panel=SERVER),
+    Flag(name="drain_delay", section="server", key="drain_delay_s", metavar="SECONDS", panel=SERVER),
     Flag(name="api_key", section="server", key="api_key", kind=str, metavar="KEY", panel=SERVER),
     Flag(name="api_keys", section="server", key="api_keys", kind=str, metavar="NAME:KEY,…", panel=SERVER),
     Flag(name="keys_file", section="server", key="keys_file", metavar="FILE", panel=SERVER),

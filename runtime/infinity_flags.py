@@ -69,7 +69,7 @@ class Refusal:
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     "embedding_dtype": Refusal(list[str], ("float32", ""), "vectors are float32; quantize them at the client"),
-    "preload_only": Refusal(bool, (False,), "there is no run that only downloads"),
+    "preload_only": Refusal(bool, (False,), "run `cotenant download` instead"),
     "permissive_cors": Refusal(bool, (False,), "no cross-origin headers are sent"),
 }
 

@@ -126,6 +126,9 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
+    drain_delay_s: float = Field(
+        0.0, ge=0, description="How long online requests are still taken on SIGTERM, once /ready is red."
+    )
     api_key: Secret = Field(None, description="The one key of all clients; better in COTENANT_API_KEY.")
     api_keys: Secret = Field(None, description="Named keys: NAME:KEY,NAME:KEY; better in COTENANT_API_KEYS.")
     keys_file: str | None = Field(None, description="YAML file of named keys, hashed, with what each may do.")

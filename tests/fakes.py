@@ -101,6 +101,7 @@ class FakeEngine:
         self.metering = FakeMetering()
         self.ready = True
         self.draining = False
+        self.retiring = False
         self.statuses: list[ModelStatus] = [status(spec) for spec in self.specs]
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []

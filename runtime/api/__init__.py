@@ -4,12 +4,13 @@
     app         paths -> handlers
     exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
     addressing  which model is meant: body, path, port, header, default
+    identity    who asks and what they may; keys, quota
     inference   what every POST route shares: errors, headers, metrics, log line
     embeddings  request bytes -> Job -> answer bytes
     openai, infinity    routes and answer shapes, a module a dialect
     schemas     request bodies; tensors: vectors on the wire; catalogue: models as JSON
     problems    the error tree as HTTP, the only place
-    health      alive, ready, metrics
+    health      alive, ready, metrics; probes: the same as other platforms ask
     record      what one request cost; access: its log line
     contract    what the edge asks of the engine; edge: what every handler shares
     lifecycle   the process around it, from start to drain; loading, logs: what it shows meanwhile

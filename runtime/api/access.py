@@ -10,12 +10,13 @@ from typing import Any
 import orjson
 
 from runtime.api.exchange import Exchange
+from runtime.api.identity import PROBES
 from runtime.api.record import CLIENT_GONE, Record
 
 ACCESS = logging.getLogger("cotenant.access")
 MAX_PATH_CHARACTERS = 200
 MOST_CAUSES = 5
-PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
+POLLED = PROBES | {"/metrics"}
 """Paths that machines ask every few seconds: logged at DEBUG."""
 
 
@@ -40,7 +41,7 @@ def log_inference(exchange: Exchange, record: Record, total_ms: float) -> None:
 
 def log_plain(exchange: Exchange) -> None:
     """The line of any other request."""
-    level = logging.DEBUG if exchange.path in PROBES else logging.INFO
+    level = logging.DEBUG if exchange.path in POLLED else logging.INFO
     if ACCESS.isEnabledFor(level):
         total_ms = (time.perf_counter() - exchange.started) * 1000
         log(level, exchange, exchange.status or CLIENT_GONE, total_ms, {})

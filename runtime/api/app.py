@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai
+from runtime.api import health, infinity, openai, probes
 from runtime.api.access import log_plain, trace_of
 from runtime.api.addressing import routed
 from runtime.api.contract import Engine
@@ -35,7 +35,8 @@ HOT_ROUTES: dict[str, HotRoute] = {
 def build_app(engine: Engine) -> ASGIApp:
     """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
     edge = Edge(engine)
-    router = Router([*health.routes(edge), *openai.routes(edge), *infinity.routes(edge)], redirect_slashes=False)
+    plain_routes = [*health.routes(edge), *probes.routes(edge), *openai.routes(edge), *infinity.routes(edge)]
+    router = Router(plain_routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

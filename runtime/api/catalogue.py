@@ -26,11 +26,15 @@ def model_list(edge: Edge, exchange: Exchange, owner: str) -> dict[str, Any]:
 
 def find_item(edge: Edge, exchange: Exchange, name: str, owner: str) -> dict[str, Any]:
     """The model that a request naming it would reach. Raises ModelNotFound, which lists the names, and Forbidden."""
+    return model_item(edge, find_status(edge, exchange, name), owner)
+
+
+def find_status(edge: Edge, exchange: Exchange, name: str) -> ModelStatus:
+    """That model as it is now. Raises as `find_item` does."""
     spec = edge.engine.resolve(name, None)
     if exchange.caller is not None:
         exchange.caller.check_model(spec)
-    meant = spec.id
-    return next(model_item(edge, status, owner) for status in edge.engine.describe() if status.id == meant)
+    return next(status for status in edge.engine.describe() if status.id == spec.id)
 
 
 def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:

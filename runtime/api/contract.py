@@ -38,6 +38,10 @@ class Engine(Protocol):
         """Every required model can answer."""
 
     @property
+    def retiring(self) -> bool:
+        """About to drain: bulk jobs are refused."""
+
+    @property
     def draining(self) -> bool:
         """New jobs are refused; those in flight go on."""
 

@@ -22,7 +22,7 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 def readiness(engine: Engine) -> dict[str, Any]:
     """`ready`, `draining` or `not_ready`, and each model's state with what is wrong with it."""
-    status = "draining" if engine.draining else "ready" if engine.ready else "not_ready"
+    status = "draining" if engine.draining or engine.retiring else "ready" if engine.ready else "not_ready"
     return {"status": status, "models": [brief(model) for model in engine.describe()]}
 
 
@@ -52,7 +52,7 @@ def full(model: ModelStatus) -> dict[str, Any]:
 
 
 def routes(edge: Edge) -> list[Route]:
-    """`/`, `/health`, `/live`, `/ready`, `/health/models`, `/metrics`."""
+    """`/`, `/health`, `/live`, `/ping`, `/ready`, `/health/models`, `/metrics`."""
     engine = edge.engine
 
     async def alive(request: Request) -> Response:
@@ -78,6 +78,7 @@ def routes(edge: Edge) -> list[Route]:
         "/": name,
         "/health": alive,
         "/live": alive,
+        "/ping": alive,
         "/ready": ready,
         "/health/models": models,
         "/metrics": metrics,

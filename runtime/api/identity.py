@@ -16,7 +16,13 @@ from runtime.registry import ModelSpec, ServerSettings
 from runtime.work import Lane
 
 SCHEME: Final = b"bearer "
-PROBES: Final = frozenset({"/health", "/live", "/ready"})
+PROBES: Final = frozenset(
+    {
+        *("/health", "/live", "/ready", "/ping"),
+        *("/v2/health/live", "/v2/health/ready"),
+        *("/.well-known/live", "/.well-known/ready"),
+    }
+)
 """Liveness and readiness: open to all, or an orchestrator restarts a server that is well."""
 MODEL_LISTS: Final = frozenset({"/models", "/v1/models"})
 MODEL: Final = "/v1/models/"

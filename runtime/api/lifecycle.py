@@ -1,8 +1,8 @@
 """One serving process from start to end: logs, port, models, the line that says it is ready, signals, drain.
 
 The port opens first, so that `/health` answers while models load. On the first SIGTERM or SIGINT `/ready` turns red and
-bulk work is refused at once; after `drain_delay_s` the port closes, requests in flight get their answers, and the process
-ends with status 0. A second signal ends it at once.
+bulk work is refused at once; after `drain_delay_s` the port closes, requests in flight get their answers, and the
+process ends with status 0. A second signal ends it at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `cotenant`: serve, v2, validate, version. Until it serves, it imports no torch and no HTTP."""
+"""The command `cotenant` and its subcommands. Until it serves, it imports no torch and no HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from runtime import __version__
 from runtime.configuration import Request, effective_yaml, load_config, registry_schema
-from runtime.errors import SourceNotFound
+from runtime.errors import ConfigurationError, SourceNotFound
 from runtime.flags import FLAGS, Values, given, request_of, takes
 from runtime.infinity_flags import INFINITY_FLAGS, translate
 from runtime.sources import resolve_source
@@ -73,12 +73,48 @@ def validate(ctx: typer.Context, values: Values) -> None:
         typer.echo(registry_schema())
         return
     config = load_config(request_of(given(ctx, FLAGS, values)))
+    from runtime.api.keys import read_keys
+
+    read_keys(config.server)
     for spec in config.models:
         try:
             resolve_source(spec)
         except SourceNotFound as error:
             typer.echo(f"cotenant: {spec.name}: {error.message}", err=True)
     typer.echo(effective_yaml(config), nl=False)
+
+
+@app.command()
+@takes(FLAGS)
+def download(ctx: typer.Context, values: Values) -> None:
+    """Fetch the files of every model, at its pinned revision, so that serving needs no hub.
+
+    It takes the flags and variables of `serve`. One line a model, with its commit; status 1 where one is missing.
+    With HF_HUB_OFFLINE=1 it only looks whether they are there.
+    """
+    from runtime.downloads import fetch_all, line_of
+
+    missing = False
+    for fetched in fetch_all(load_config(request_of(given(ctx, FLAGS, values))).models):
+        typer.echo(line_of(fetched))
+        missing = missing or fetched.problem is not None
+    if missing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Whose key it is; also the tenant that its tokens count for.")],
+) -> None:
+    """Make an API key. Its entry for `server.keys_file` is printed; the key itself, on standard error, only now."""
+    from runtime.api.keys import new_key
+
+    try:
+        secret, entry = new_key(name)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from error
+    typer.echo(f"cotenant: the key, which is not kept anywhere: {secret}", err=True)
+    typer.echo(entry, nl=False)
 
 
 @app.command()

@@ -81,6 +81,11 @@ def load_config(request: Request) -> RuntimeConfig:
 
 def read_registry(path: Path) -> RuntimeConfig:
     """The registry file alone. Raises ConfigurationError."""
+    return _checked(read_tree(path), path, {})
+
+
+def read_tree(path: Path) -> Tree:
+    """What a YAML file holds: keys and their values. Raises ConfigurationError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -96,7 +101,7 @@ def read_registry(path: Path) -> RuntimeConfig:
         raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict | None):
         raise ConfigurationError(f"{path}: must hold keys such as `models:`, not a {type(tree).__name__}")
-    return _checked(tree or {}, path, {})
+    return tree or {}
 
 
 class StrictLoader(yaml.SafeLoader):

@@ -41,6 +41,7 @@ class Engine:
         self.config = config
         self._backend = backend or TorchBackend()
         self.metering = Metering()
+        self.retiring = False
         self.draining = False
         self.device: Device | None = None
         self.admission: Admission | None = None
@@ -65,9 +66,13 @@ class Engine:
         if self._loading is not None:
             await asyncio.shield(self._loading)
 
+    def begin_retire(self) -> None:
+        """Turn `ready` red and refuse bulk work; online jobs are still taken."""
+        self.retiring = True
+
     def begin_drain(self) -> None:
         """Refuse new jobs and turn `ready` red; jobs in flight go on."""
-        self.draining = True
+        self.retiring = self.draining = True
 
     async def stop(self) -> None:
         """Wait for the jobs in flight, complete every future, end the threads."""
@@ -90,7 +95,7 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Every required model serves, and the server isn't draining."""
-        return not self.draining and all(
+        return not self.retiring and all(
             worker.state is State.READY for worker in self._router.workers if worker.spec.required
         )
 
@@ -130,7 +135,7 @@ class Engine:
         return result
 
     def _check_open(self, worker: Worker, job: Job) -> None:
-        if self.draining:
+        if self.draining or (self.retiring and job.lane is Lane.BULK):
             raise Draining("the server is shutting down")
         worker.ready_model(job.task)
         if self._executor is None or self.admission is None:

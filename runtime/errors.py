@@ -6,6 +6,8 @@
     │   ├── SourceNotFound
     │   └── UnsupportedModel
     ├── RequestError              the caller's fault; sending it again changes nothing
+    │   ├── Unauthenticated
+    │   ├── Forbidden
     │   ├── InvalidJson
     │   ├── InvalidRequest
     │   │   ├── EmptyInput
@@ -25,15 +27,11 @@
     │   └── MethodNotAllowed
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
+    │   ├── RateLimited
     │   ├── ModelLoading
     │   └── Draining
     ├── RequestCancelled          the client hung up
-    └── ExecutionError            the model's or the device's fault
-        ├── ModelFailed
-        ├── DoesNotFit
-        ├── OutOfMemory
-        ├── ForwardFailed
-        └── NonFiniteOutput
+    └── ExecutionError            the model's or the device's fault: ModelFailed, DoesNotFit, OutOfMemory, …
 
 Messages never repeat the caller's input. The edge turns the tree into HTTP in one place (`api/problems.py`);
 anything outside the tree is a bug: status 500 with the request's id.
@@ -92,6 +90,22 @@ class RequestError(CotenantError):
     status = 400
     code = "invalid_request"
     kind = "invalid_request_error"
+
+
+class Unauthenticated(RequestError):
+    """No API key, or one that nobody has."""
+
+    status = 401
+    code = "unauthenticated"
+    kind = "authentication_error"
+
+
+class Forbidden(RequestError):
+    """The API key is known, and not for this."""
+
+    status = 403
+    code = "forbidden"
+    kind = "permission_error"
 
 
 class InvalidJson(RequestError):
@@ -227,6 +241,14 @@ class QueueFull(CapacityError):
 
     status = 429
     code = "queue_full"
+
+
+class RateLimited(CapacityError):
+    """The API key's tokens of this minute are spent."""
+
+    status = 429
+    code = "rate_limited"
+    kind = "rate_limit_error"
 
 
 class ModelLoading(CapacityError):

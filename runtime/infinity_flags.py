@@ -35,6 +35,8 @@ SHARED: Final = {
         "host",
         "port",
         "log_level",
+        "url_prefix",
+        "api_key",
     )
 } | {"max_inputs": "INFINITY_MAX_CLIENT_BATCH_SIZE"}
 """Flags that mean the same in both, and the variable that Infinity reads for each."""
@@ -67,9 +69,7 @@ class Refusal:
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     "embedding_dtype": Refusal(list[str], ("float32", ""), "vectors are float32; quantize them at the client"),
-    "url_prefix": Refusal(str, ("", "/", "/v1"), "paths are served at / and at /v1; leave other prefixes to a proxy"),
-    "api_key": Refusal(str, (), "keys are not checked yet, and a server that ignored one would be open"),
-    "preload_only": Refusal(bool, (False,), "there is no run that only downloads"),
+    "preload_only": Refusal(bool, (False,), "run `cotenant download` instead"),
     "permissive_cors": Refusal(bool, (False,), "no cross-origin headers are sent"),
 }
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import Gauge as StandingGauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from runtime import __version__
 from runtime.work import Lane, Timings
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -28,6 +30,9 @@ class Metering:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        StandingGauge(
+            "cotenant_build_info", "1 for the version that runs", ("version",), registry=self.registry
+        ).labels(__version__).set(1)
         self._requests = self._counter("requests", "HTTP requests", "surface", "model", "task", "code")
         self._request_seconds = self._histogram("request_duration_seconds", "Request time", SECONDS, "surface", "model")
         self._stage_seconds = self._histogram("stage_duration_seconds", "Time by stage", SECONDS, "model", "stage")
@@ -56,6 +61,10 @@ class Metering:
         """One HTTP request answered. `model`: a registry name or `unknown`."""
         self._requests.labels(surface, model, task, str(status)).inc()
         self._request_seconds.labels(surface, model).observe(seconds)
+
+    def observe_render(self, model: str, seconds: float) -> None:
+        """One answer was written out."""
+        self._stage_seconds.labels(model, "render").observe(seconds)
 
     def observe_job(self, model: str, tenant: str, tokens: int, truncated: int, timings: Timings) -> None:
         """One job done."""

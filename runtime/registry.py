@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from runtime.notation import as_text, bound_models, parse_address, path_prefix
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 ModelBackend = Literal["torch", "openvino"]
@@ -66,6 +68,7 @@ class ModelSpec(Section):
     max_batch_tokens: int | None = Field(None, ge=1, description="Most tokens in one batch; default by device.")
     max_length: int | None = Field(None, ge=2, description="Most tokens of one input; default: the model's own.")
     required: bool = Field(True, description="The server is ready only when every required model is.")
+    default: bool = Field(False, description="Answers requests for its task that name no model.")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the checkpoint.")
     accept_token_ids: bool = Field(False, description="Take inputs that are already this model's token ids.")
     prompts: dict[str, str] = Field({}, description="Prompts by name, beside or instead of the model's own.")
@@ -111,6 +114,9 @@ class ModelSpec(Section):
         return frozenset((self.id, self.name, *self.aliases))
 
 
+Secret = Annotated[Annotated[SecretStr, Field(min_length=1)] | None, BeforeValidator(as_text)]
+
+
 class ServerSettings(Section):
     """The HTTP edge and its limits."""
 
@@ -121,6 +127,39 @@ class ServerSettings(Section):
     max_documents: int = Field(1000, ge=1, description="Most documents that one request may have scored.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
+    drain_delay_s: float = Field(
+        0.0, ge=0, description="How long online requests are still taken on SIGTERM, once /ready is red."
+    )
+    api_key: Secret = Field(None, description="The one key of all clients; better in COTENANT_API_KEY.")
+    api_keys: Secret = Field(None, description="Named keys: NAME:KEY,NAME:KEY; better in COTENANT_API_KEYS.")
+    keys_file: str | None = Field(None, description="YAML file of named keys, hashed, with what each may do.")
+    public_models: bool = Field(False, description="/models and /v1/models answer without a key.")
+    public_metrics: bool = Field(False, description="/metrics answers without a key.")
+    uds: str | None = Field(None, description="Listen on this unix socket instead of host and port.")
+    tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain: HTTPS only.")
+    tls_key: str | None = Field(None, description="PEM file of the certificate's private key.")
+    url_prefix: Annotated[str, BeforeValidator(path_prefix)] = Field(
+        "", description="A path before every route, such as /retrieval; the routes answer without it too."
+    )
+    bind_model: Annotated[dict[str, str], BeforeValidator(bound_models)] = Field(
+        {}, description="More addresses to listen on, each for the requests of one model: `:8082` and a model's name."
+    )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if self.uds is not None and self.tls_key is not None:
+            raise ValueError("a unix socket (uds) needs no TLS: leave tls_certificate and tls_key out")
+        return self
+
+    @field_validator("bind_model")
+    @classmethod
+    def _ports_differ(cls, bound: dict[str, str]) -> dict[str, str]:
+        ports = [port for _, port in map(parse_address, bound) if port]
+        if len(set(ports)) < len(ports):
+            raise ValueError("two addresses have the same port: a port is one model's")
+        return bound
 
 
 class LogSettings(Section):
@@ -177,6 +216,21 @@ class RuntimeConfig(Section):
                         f"models[{other}] and models[{position}] share the name {name!r}:"
                         " ids, served names and aliases must be unique"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _a_task_has_one_default(self) -> Self:
+        tasks = [spec.task for spec in self.models if spec.default and spec.task != "auto"]
+        twice = sorted({task for task in tasks if tasks.count(task) > 1})
+        if twice:
+            raise ValueError(f"two models are the default for {twice[0]}")
+        return self
+
+    @model_validator(mode="after")
+    def _bound_models_exist(self) -> Self:
+        for address, name in self.server.bind_model.items():
+            if self.models and self.find(name) is None:
+                raise ValueError(f"server.bind_model: {address} is bound to {name!r}, which no model is called")
         return self
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ class Router:
                 namesakes.append(worker)
 
     def resolve(self, name: str | None, task: Task | None) -> Worker:
-        """The worker that `name` means; `task` None: whatever it does.
+        """The worker that `name` means; without one, the task's default or its only model. `task` None: any.
 
         Raises ModelNotFound and ModelRequired (both list the served names), UnsupportedCapability.
         """
@@ -51,6 +51,7 @@ class Router:
     def _only_one_for(self, task: Task | None) -> Worker:
         able = [worker for worker in self.workers if task is None or worker.can(task)]
         able = [worker for worker in able if worker.task is task] or able
+        able = [worker for worker in able if worker.spec.default] or able
         if len(able) == 1:
             return able[0]
         if not able:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,6 +58,8 @@ class ModelStatus:
     queue_items: Mapping[Lane, int]
     queue_tokens: Mapping[Lane, int]
     results_pending: int
+    idle_s: float | None = None
+    """Seconds since its latest batch ended; None: it has run none."""
 
 
 class Worker:
@@ -77,6 +80,7 @@ class Worker:
         self.loaded_s: float | None = None
         self.results_pending = 0
         self.preparing_tokens = 0
+        self._latest_batch_s: float | None = None
         self._ceiling = 1.0
         self._good_batches = 0
 
@@ -121,6 +125,7 @@ class Worker:
 
     def note_health(self, problem: str | None) -> None:
         """The latest batch's outcome: None when every row came."""
+        self._latest_batch_s = time.monotonic()
         if self.state in (State.READY, State.UNWELL):
             self.state = State.READY if problem is None else State.UNWELL
             self.detail = problem
@@ -153,4 +158,5 @@ class Worker:
             queue_items={lane: self.queue.items(lane) for lane in Lane},
             queue_tokens={lane: self.queue.tokens(lane) for lane in Lane},
             results_pending=self.results_pending,
+            idle_s=None if self._latest_batch_s is None else time.monotonic() - self._latest_batch_s,
         )

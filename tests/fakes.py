@@ -120,6 +120,9 @@ class FakeMetering:
     def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
         self.costs.append((model, task, device_ms, cost_usd))
 
+    def observe_render(self, model: str, seconds: float) -> None:
+        assert seconds > 0
+
 
 class FakeEngine:
     """Embeds with `vector`, ranks with `relevance`, classifies with `mood`, at once or when `gate` opens."""
@@ -131,6 +134,7 @@ class FakeEngine:
         self.metering = FakeMetering()
         self.ready = True
         self.draining = False
+        self.retiring = False
         self.statuses: list[ModelStatus] = [status(spec) for spec in self.specs]
         self.jobs: list[Job] = []
         self.cancelled: list[str] = []

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,20 +116,34 @@ def test_every_flag_has_its_variable_and_its_help() -> None:
 
 
 def test_every_flag_of_serve_reaches_its_place() -> None:
+    Path("keys.yaml").write_text("keys: [{name: m, key: m}]")
     values = {
         "model_id": "a", "served_model_name": "b", "revision": "c", "dtype": "float32", "backend": "openvino",
         "quantize": "int8", "max_batch_tokens": "77", "trust_remote_code": "true", "device": "cpu",
         "memory_budget": "3gib", "cpu_lanes": "3",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
-        "max_inputs": "5", "max_documents": "6", "max_body_bytes": "2048", "drain_timeout_s": "2.5",
-        "log_level": "error", "log_format": "json",
+        "max_inputs": "5", "max_documents": "6", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "url_prefix": "/p",
+        "bind_model": "a=:82", "api_key": "k", "api_keys": "n:l", "drain_delay": "5.0",
+        "keys_file": "keys.yaml", "public_models": "true", "public_metrics": "true",
+        "uds": "/s", "tls_certificate": "/c", "tls_key": "/k", "log_level": "error",
+        "log_format": "json",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
-    config = effective(**{f"COTENANT_{name.upper()}": value for name, value in values.items()})
+    found = reached(values, without=["uds"]) | reached(values, without=["tls_certificate", "tls_key"])
+    secrets = dict.fromkeys(("api_key", "api_keys"), "**********")
+    assert found == values | {"bind_model": "{':82': 'a'}"} | secrets
+
+
+def reached(values: dict[str, str], without: Sequence[str]) -> dict[str, str]:
+    """The flags' values at their places, asked for by variables."""
+    given = {name: value for name, value in values.items() if name not in without}
+    config = effective(**{f"COTENANT_{name.upper()}": value for name, value in given.items()})
+    found = {}
     for flag in FLAGS:
-        if flag.key:
+        if flag.key and flag.name in given:
             section = config["models"][0] if flag.per_model else config[flag.section] if flag.section else config
-            assert str(section[flag.key]).lower() == values[flag.name]
+            found[flag.name] = str(section[flag.key]).lower()
+    return found
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_registry() -> None:

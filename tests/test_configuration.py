@@ -15,7 +15,8 @@ from runtime.errors import ConfigurationError
 from runtime.registry import ModelSpec, RuntimeConfig
 
 ROOT = Path(__file__).parent.parent
-REGISTRIES = [ROOT / "model_registry.yaml", *sorted((ROOT / "examples").glob("*.yaml"))]
+YAML = [ROOT / "model_registry.yaml", *sorted((ROOT / "examples").glob("*.yaml"))]
+REGISTRIES = [path for path in YAML if "\nmodels:" in path.read_text(encoding="utf-8")]
 
 Write = Callable[[str], Path]
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from runtime.errors import (
+    Draining,
     ModelNotFound,
     ModelRequired,
 )
@@ -96,3 +97,24 @@ async def test_metrics_show_both_queues_and_every_state() -> None:
             'cotenant_input_tokens_total{model="a",tenant="default"} 4.0',
         ):
             assert line in text
+
+
+async def test_about_to_drain_bulk_is_refused_and_online_is_not() -> None:
+    async with running("a") as (engine, _):
+        engine.begin_retire()
+        assert not engine.ready
+        assert_rows(await engine.run(job("a", "one")), ["one"])
+        with pytest.raises(Draining):
+            await engine.run(job("a", "two", lane=Lane.BULK))
+        engine.begin_drain()
+        with pytest.raises(Draining):
+            await engine.run(job("a", "three"))
+
+
+async def test_how_long_a_model_has_been_idle_is_known_after_its_first_batch() -> None:
+    async with running("a", "b") as (engine, _):
+        await engine.run(job("a", "one"))
+        used, unused = engine.describe()
+        assert used.idle_s is not None
+        assert used.idle_s >= 0
+        assert unused.idle_s is None

@@ -111,8 +111,6 @@ def test_flags_without_meaning_are_named_in_one_line(served: list[RuntimeConfig]
     ("arguments", "line"),
     [
         (["--embedding-dtype", "int8"], "--embedding-dtype is not supported: vectors are float32"),
-        (["--api-key", "secret"], "--api-key is not supported: keys are not checked yet"),
-        (["--url-prefix", "/api"], "--url-prefix is not supported: paths are served at / and at /v1"),
         (["--preload-only"], "--preload-only is not supported"),
         (["--permissive-cors"], "--permissive-cors is not supported"),
         (["--dtype", "int8"], "--dtype: 'int8' is not one of 'auto', 'float32', 'float16', 'bfloat16'"),
@@ -131,9 +129,16 @@ def test_what_would_change_answers_is_refused(arguments: list[str], line: str, s
 
 
 def test_a_refused_variable_is_named() -> None:
-    result = v2(INFINITY_MODEL_ID="a", INFINITY_API_KEY="secret")
-    assert result.stderr.startswith("cotenant: INFINITY_API_KEY is not supported")
-    assert "secret" not in result.output
+    result = v2(INFINITY_MODEL_ID="a", INFINITY_PERMISSIVE_CORS="true")
+    assert result.stderr.startswith("cotenant: INFINITY_PERMISSIVE_CORS is not supported")
+
+
+def test_prefix_and_key_are_taken(served: list[RuntimeConfig]) -> None:
+    v2(INFINITY_MODEL_ID="a", INFINITY_API_KEY="secret", INFINITY_URL_PREFIX="/v1")
+    [config] = served
+    assert config.server.api_key is not None
+    assert config.server.api_key.get_secret_value() == "secret"
+    assert config.server.url_prefix == "/v1"
 
 
 def test_values_that_ask_for_what_is_done_anyway_are_taken(served: list[RuntimeConfig]) -> None:

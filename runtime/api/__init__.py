@@ -1,8 +1,10 @@
 """The HTTP edge: bytes become Jobs, Results become the caller's dialect, the error tree becomes statuses.
 
-    server      listens: hypercorn or uvicorn, in this process
+    server      listens: hypercorn or uvicorn, in this process, on the sockets of listening
     app         paths -> handlers
     exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
+    addressing  which model is meant: body, path, port, header, default
+    identity    who asks and what they may; keys, quota
     inference   what every POST route shares: errors, headers, metrics, log line
     embeddings  request bytes -> Job -> answer bytes
     rerank, classify    the same for what is scored; scoring: how a model scores pairs; scores: logits to scores
@@ -10,7 +12,7 @@
     rerank_routes       whose dialect a rerank body is written in
     schemas, scoring_schemas    request bodies; tensors: vectors on the wire; catalogue: models as JSON
     problems    the error tree as HTTP, the only place
-    health      alive, ready, metrics
+    health      alive, ready, metrics; probes: the same as other platforms ask
     record      what one request cost; access: its log line
     contract    what the edge asks of the engine; edge: what every handler shares
     lifecycle   the process around it, from start to drain; loading, logs: what it shows meanwhile

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from typing import Any
 
 import orjson
 
 from runtime.api.exchange import Exchange
+from runtime.api.identity import PROBES
 from runtime.api.record import CLIENT_GONE, Record
 
 ACCESS = logging.getLogger("cotenant.access")
 MAX_PATH_CHARACTERS = 200
-PROBES = frozenset({"/health", "/live", "/ready", "/metrics"})
+MOST_CAUSES = 5
+POLLED = PROBES | {"/metrics"}
 """Paths that machines ask every few seconds: logged at DEBUG."""
 
 
@@ -41,7 +44,7 @@ def log_inference(exchange: Exchange, record: Record, total_ms: float) -> None:
 
 def log_plain(exchange: Exchange) -> None:
     """The line of any other request."""
-    level = logging.DEBUG if exchange.path in PROBES else logging.INFO
+    level = logging.DEBUG if exchange.path in POLLED else logging.INFO
     if ACCESS.isEnabledFor(level):
         total_ms = (time.perf_counter() - exchange.started) * 1000
         log(level, exchange, exchange.status or CLIENT_GONE, total_ms, {})
@@ -56,9 +59,20 @@ def log(level: int, exchange: Exchange, status: int, total_ms: float, fields: di
         "path": path,
         "status": status,
         "total_ms": round(total_ms, 3),
+        "tenant": exchange.caller.tenant if exchange.caller else None,
         **fields,
     }
     ACCESS.log(level, "%s %r %d %.1f ms", exchange.method, path, status, total_ms, extra={"fields": fields})
+
+
+def trace_of(error: BaseException) -> str:
+    """Where an error arose, without its message: libraries put what they were given into theirs."""
+    causes: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None and len(causes) < MOST_CAUSES:
+        causes.append(f"{type(cause).__name__}\n{''.join(traceback.format_tb(cause.__traceback__))}")
+        cause = cause.__cause__ or cause.__context__
+    return "from ".join(causes)
 
 
 class JsonFormatter(logging.Formatter):

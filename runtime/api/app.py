@@ -13,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai, rerank_routes, tei, vllm
-from runtime.api.access import log_plain
+from runtime.api import health, infinity, openai, probes, rerank_routes, tei, vllm
+from runtime.api.access import log_plain, trace_of
+from runtime.api.addressing import routed
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange, Header
@@ -38,37 +39,45 @@ HOT_ROUTES: dict[str, HotRoute] = {
 
 
 def build_app(engine: Engine) -> ASGIApp:
-    """The app over a started engine; it neither starts nor stops it."""
+    """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
     edge = Edge(engine)
-    router = Router([*health.routes(edge), *openai.routes(edge), *infinity.routes(edge)], redirect_slashes=False)
+    plain_routes = [*health.routes(edge), *probes.routes(edge), *openai.routes(edge), *infinity.routes(edge)]
+    router = Router(plain_routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await router(scope, receive, send)
             return
+        scope = routed(engine, scope)
         exchange = Exchange(scope, receive, send)
+        exchange.caller = edge.guard.recognise(exchange.headers)
         hot = HOT_ROUTES.get(exchange.path)
         if hot is not None and exchange.method == "POST":
             await hot(edge, exchange)
         else:
-            await plain(router, scope, exchange, known=hot is not None)
+            await plain(edge, router, scope, exchange)
 
     return app
 
 
-async def plain(router: Router, scope: Scope, exchange: Exchange, known: bool) -> None:
-    """A request to no model. `known`: the path is a POST route's, so the method must be wrong."""
+async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) -> None:
+    """A request to no model, or one to a POST route's path by another method."""
     try:
-        if known:
+        if not edge.guard.is_public(exchange.path):
+            exchange.require_caller()
+        if exchange.caller is not None and exchange.addressed is not None:
+            edge.engine.resolve(exchange.addressed, None)
+        if exchange.path in HOT_ROUTES:
             raise HTTPException(405, headers={"Allow": "POST"})
+        scope["cotenant.exchange"] = exchange
         scope["app"] = router  # tells starlette to raise its 404 and 405 instead of answering in plain text
         await router(scope, exchange.receive, exchange.send)
     except HTTPException as error:
         await respond(exchange, routing_problem(error))
     except CotenantError as error:
         await respond(exchange, problem(error, Dialect.OPENAI))
-    except Exception:
-        LOG.exception("request %s ended in a bug", exchange.request_id)
+    except Exception as error:
+        LOG.error("request %s ended in a bug: %s", exchange.request_id, trace_of(error))
         await respond(exchange, internal_problem(exchange.request_id, Dialect.OPENAI))
     finally:
         log_plain(exchange)

@@ -5,21 +5,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runtime.api.edge import Edge
+from runtime.api.exchange import Exchange
 from runtime.work import ABILITIES
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
 
 
-def model_list(edge: Edge, owner: str) -> dict[str, Any]:
-    """Every model, in the registry's order."""
-    return {"object": "list", "data": [model_item(edge, status, owner) for status in edge.engine.describe()]}
+def model_list(edge: Edge, exchange: Exchange, owner: str) -> dict[str, Any]:
+    """The models that the caller may use, in the registry's order; of a path or port that names one, that one."""
+    caller, addressed = exchange.caller, exchange.addressed
+    only = None if addressed is None else edge.engine.resolve(addressed, None).id
+    shown = [
+        status
+        for status in edge.engine.describe()
+        if only in (None, status.id) and (caller is None or caller.may_use((status.id, status.name, *status.aliases)))
+    ]
+    return {"object": "list", "data": [model_item(edge, status, owner) for status in shown]}
 
 
-def find_item(edge: Edge, name: str, owner: str) -> dict[str, Any]:
-    """The model that a request naming it would reach. Raises ModelNotFound, which lists the names."""
-    meant = edge.engine.resolve(name, None).id
-    return next(model_item(edge, status, owner) for status in edge.engine.describe() if status.id == meant)
+def find_item(edge: Edge, exchange: Exchange, name: str, owner: str) -> dict[str, Any]:
+    """The model that a request naming it would reach. Raises ModelNotFound, which lists the names, and Forbidden."""
+    return model_item(edge, find_status(edge, exchange, name), owner)
+
+
+def find_status(edge: Edge, exchange: Exchange, name: str) -> ModelStatus:
+    """That model as it is now. Raises as `find_item` does."""
+    spec = edge.engine.resolve(name, None)
+    if exchange.caller is not None:
+        exchange.caller.check_model(spec)
+    return next(status for status in edge.engine.describe() if status.id == spec.id)
 
 
 def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:

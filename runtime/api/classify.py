@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, model_name, off_loop, read_json, run_job
+from runtime.api.inference import lane_of, off_loop, read_json, run_job
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scores import Logits, Scores, activated, best_first, stacked
@@ -54,7 +55,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
     body = await read_json(edge, exchange)
     fields = await off_loop(len(body), json_object, body)
     request = validated(form.schema, fields)
-    spec = edge.engine.resolve(model_name(exchange, request.model), Task.CLASSIFY)
+    spec = meant(edge, exchange, request.model, Task.CLASSIFY)
     record.model = spec.name
     job = Job(
         id=exchange.request_id,

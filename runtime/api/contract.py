@@ -26,6 +26,9 @@ class Metering(Protocol):
     def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None, /) -> None:
         """Charge one answered request; `cost_usd` is None where no price is known."""
 
+    def observe_render(self, model: str, seconds: float, /) -> None:
+        """Note how long one answer took to write out."""
+
 
 class Engine(Protocol):
     """Jobs in, Results out. Everything is called on the event loop and only `run` waits."""
@@ -39,6 +42,10 @@ class Engine(Protocol):
     @property
     def ready(self) -> bool:
         """Every required model can answer."""
+
+    @property
+    def retiring(self) -> bool:
+        """About to drain: bulk jobs are refused."""
 
     @property
     def draining(self) -> bool:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 
 from runtime.api.contract import Engine
+from runtime.api.identity import Guard
+from runtime.api.keys import read_keys
+from runtime.api.quota import Quota
 
 
 class Edge:
     """One per app; used on the event loop only."""
 
     def __init__(self, engine: Engine) -> None:
+        """Raises ConfigurationError where the API keys can't be read."""
         self.engine = engine
         self.limits = engine.config.server
+        self.guard = Guard(read_keys(self.limits), self.limits)
+        self.quota = Quota()
         self.created = int(time.time())
         """`created` of every model: when this process began to serve it."""
         self._compute: dict[str, bytes] = {}

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json
+from runtime.api.inference import lane_of, off_loop, read_json, run_job
 from runtime.api.record import Record
 from runtime.api.schemas import EmbeddingRequest, parse_embedding, refuse_token_ids
 from runtime.api.tensors import embedding_items, render, wire_bytes
@@ -23,17 +24,12 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     """The answer's JSON. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, inputs = await off_loop(len(body), parse_embedding, body, edge.limits.max_inputs)
-    spec = edge.engine.resolve(request.model, Task.EMBED)
+    spec = meant(edge, exchange, request.model, Task.EMBED)
     record.model = spec.name
     if not spec.accept_token_ids:
         refuse_token_ids(inputs)
-    record.lane = lane_of(exchange, request.priority)
-    record.compute = edge.compute(spec.id)
-    record.inputs = len(inputs)
-    record.characters = sum(len(item) for item in inputs if isinstance(item, str))
-    job = embedding_job(request, spec, inputs, record.lane, exchange.request_id)
-    result = await exchange.while_connected(edge.engine.run(job))
-    note(result, record)
+    job = embedding_job(request, spec, inputs, lane_of(exchange, request.priority), exchange.request_id)
+    result = await run_job(edge, exchange, record, job)
     started = time.perf_counter()
     size_bytes = wire_bytes(result.rows, request.encoding_format)
     answer = await off_loop(size_bytes, rendered, result, request, spec.name, envelope)
@@ -57,13 +53,6 @@ def embedding_job(request: EmbeddingRequest, spec: ModelSpec, inputs: Sequence[I
         truncation_side=request.side,
         max_tokens=None if limit == -1 else limit,
     )
-
-
-def note(result: Result, record: Record) -> None:
-    """What the request turned out to cost."""
-    record.tokens = result.tokens
-    record.truncated_inputs = result.truncated_inputs
-    record.timings = result.timings
 
 
 def rendered(result: Result, request: EmbeddingRequest, model: str, envelope: Envelope) -> bytes:

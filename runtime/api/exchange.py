@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
+from runtime.api.identity import Caller, unauthenticated
 from runtime.errors import BodyTooLarge, RequestCancelled
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class Exchange:
         "_body_ended",
         "_receive",
         "_send",
+        "addressed",
+        "caller",
         "disconnected",
         "headers",
         "method",
@@ -52,6 +55,10 @@ class Exchange:
         self.query: dict[str, str] = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1")))
         """The URL's query; of a name that stands twice, the last."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.addressed: str | None = scope.get("cotenant.model")
+        """The model's name that the path or the port gave; see `addressing`."""
+        self.caller: Caller | None = None
+        """Whose key the request has, once the app has looked; None: nobody's."""
         self.request_id = request_id(self.headers.get(b"x-request-id", b""))
         self.status: int | None = None
         """The status once it is on the wire."""
@@ -59,6 +66,12 @@ class Exchange:
         self._body_ended = False
         self._receive = receive
         self._send = send
+
+    def require_caller(self) -> Caller:
+        """Whose key the request has. Raises Unauthenticated where it is nobody's."""
+        if self.caller is None:
+            raise unauthenticated()
+        return self.caller
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which remembers whether the body has ended and the client has gone."""

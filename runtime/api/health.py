@@ -12,7 +12,7 @@ from starlette.routing import Route
 from runtime import __version__
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
-from runtime.api.responses import json_response
+from runtime.api.responses import exchange_of, json_response
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
@@ -22,7 +22,7 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 def readiness(engine: Engine) -> dict[str, Any]:
     """`ready`, `draining` or `not_ready`, and each model's state with what is wrong with it."""
-    status = "draining" if engine.draining else "ready" if engine.ready else "not_ready"
+    status = "draining" if engine.draining or engine.retiring else "ready" if engine.ready else "not_ready"
     return {"status": status, "models": [brief(model) for model in engine.describe()]}
 
 
@@ -47,11 +47,12 @@ def full(model: ModelStatus) -> dict[str, Any]:
         "queue_items": {lane.value: items for lane, items in model.queue_items.items()},
         "queue_tokens": {lane.value: tokens for lane, tokens in model.queue_tokens.items()},
         "results_pending": model.results_pending,
+        "idle_s": model.idle_s,
     }
 
 
 def routes(edge: Edge) -> list[Route]:
-    """`/`, `/health`, `/live`, `/ready`, `/health/models`, `/metrics`."""
+    """`/`, `/health`, `/live`, `/ping`, `/ready`, `/health/models`, `/metrics`."""
     engine = edge.engine
 
     async def alive(request: Request) -> Response:
@@ -59,7 +60,10 @@ def routes(edge: Edge) -> list[Route]:
 
     async def ready(request: Request) -> Response:
         answer = readiness(engine)
-        return json_response(answer, 200 if answer["status"] == "ready" else 503)
+        status = 200 if answer["status"] == "ready" else 503
+        if exchange_of(request).caller is None:
+            del answer["models"]  # names and reasons are not for everybody
+        return json_response(answer, status)
 
     async def models(request: Request) -> Response:
         return json_response({"models": [full(model) for model in engine.describe()]})
@@ -74,6 +78,7 @@ def routes(edge: Edge) -> list[Route]:
         "/": name,
         "/health": alive,
         "/live": alive,
+        "/ping": alive,
         "/ready": ready,
         "/health/models": models,
         "/metrics": metrics,

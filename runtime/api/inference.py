@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
-from runtime.api.access import log_inference
+from runtime.api.access import log_inference, trace_of
 from runtime.api.contract import Metering
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
@@ -50,12 +51,13 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
 async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handler) -> Answer:
     """What the handler made, or the error it ended in, in the dialect that the record ends up with."""
     try:
+        exchange.require_caller()
         return Answer(200, (), await handler(edge, exchange, record))
     except CotenantError as error:
         record.code = error.code
         return problem(error, record.surface)
-    except Exception:
-        LOG.exception("request %s ended in a bug", exchange.request_id)
+    except Exception as error:
+        LOG.error("request %s ended in a bug: %s", exchange.request_id, trace_of(error))
         record.code = CotenantError.code
         return internal_problem(exchange.request_id, record.surface)
 
@@ -63,6 +65,8 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handl
 def observe(metering: Metering, record: Record, total_ms: float) -> None:
     """Count the request, what it wanted scored, and what it cost."""
     metering.observe_request(record.surface, record.model, record.task, record.status, total_ms / 1000)
+    if record.render_ms:
+        metering.observe_render(record.model, record.render_ms / 1000)
     if record.timings.device_share_ms:
         metering.observe_cost(record.model, record.task, record.timings.device_share_ms, record.cost_usd)
     if record.candidates and record.status == 200:
@@ -71,28 +75,6 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
             metering.observe_candidates(record.model, "truncated", record.truncated_inputs)
     elif record.candidates and record.code in CAPPED:
         metering.observe_candidates(record.model, "capped", record.candidates)
-
-
-async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
-    """The job's result, with what it is and what it cost on record. Raises CotenantError."""
-    record.lane = job.lane
-    record.compute = edge.compute(job.model)
-    record.inputs = len(job.inputs)
-    record.characters = sum(map(characters, job.inputs))
-    result = await exchange.while_connected(edge.engine.run(job))
-    record.tokens = result.tokens
-    record.truncated_inputs = result.truncated_inputs
-    record.timings = result.timings
-    return result
-
-
-def model_name(exchange: Exchange, named: str | None) -> str | None:
-    """The model that the body names, else `?model=`, else the header `x-model-id`: TEI's clients know no field."""
-    if named is None:
-        named = exchange.query.get("model")
-    if named is None and (header := exchange.headers.get(b"x-model-id")) is not None:
-        named = header.decode("latin-1")
-    return named
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:
@@ -112,7 +94,34 @@ async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kw
     return work(*args, **kwargs)
 
 
+async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
+    """The job's result, in its caller's name and on its account, with what it is and what it cost on record.
+
+    Given up when the client hangs up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
+    """
+    caller = exchange.require_caller()
+    edge.quota.check(caller)
+    if caller.tenant != job.tenant:
+        job = replace(job, tenant=caller.tenant)
+    record.lane = job.lane
+    record.compute = edge.compute(job.model)
+    record.inputs = len(job.inputs)
+    record.characters = sum(map(characters, job.inputs))
+    result = await exchange.while_connected(edge.engine.run(job))
+    edge.quota.charge(caller, result.tokens)
+    record.tokens = result.tokens
+    record.truncated_inputs = result.truncated_inputs
+    record.timings = result.timings
+    return result
+
+
 def lane_of(exchange: Exchange, priority: int) -> Lane:
+    """The lane that a request runs in: its key's, unless it asks for bulk itself."""
+    lane = asked_lane(exchange, priority)
+    return lane if lane is Lane.BULK else exchange.require_caller().lane or lane
+
+
+def asked_lane(exchange: Exchange, priority: int) -> Lane:
     """The lane that the header `x-lane` names, else the one that `priority` means (above 0: bulk)."""
     named = exchange.headers.get(b"x-lane")
     if named is None:

@@ -26,7 +26,7 @@ from runtime.api.openai import embedding_list
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.rerank import Ranking, RerankForm
-from runtime.api.responses import json_response
+from runtime.api.responses import exchange_of, json_response
 from runtime.api.scoring_schemas import ClassifyRequest
 from runtime.errors import InvalidRequest
 from runtime.work import Task
@@ -95,6 +95,6 @@ def routes(edge: Edge) -> list[Route]:
     """The routes that are asked rarely."""
 
     async def models(request: Request) -> Response:
-        return json_response(model_list(edge, OWNER))
+        return json_response(model_list(edge, exchange_of(request), OWNER))
 
     return [Route("/models", models)]

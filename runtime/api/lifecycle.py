@@ -1,7 +1,8 @@
 """One serving process from start to end: logs, port, models, the line that says it is ready, signals, drain.
 
-The port opens first, so that `/health` answers while models load. The first SIGTERM or SIGINT drains: `/ready` turns
-red at once, requests in flight get their answers, and the process ends with status 0. A second one ends it at once.
+The port opens first, so that `/health` answers while models load. On the first SIGTERM or SIGINT `/ready` turns red and
+bulk work is refused at once; after `drain_delay_s` the port closes, requests in flight get their answers, and the
+process ends with status 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from runtime.api import contract
 from runtime.api.app import build_app
 from runtime.api.loading import show_loading
 from runtime.api.logs import set_up_logs
+from runtime.api.notification import READY, STOPPING, notify
 from runtime.api.server import serve
 from runtime.engine import Engine as RuntimeEngine
 from runtime.errors import StartupError
@@ -44,6 +46,9 @@ class Engine(contract.Engine, Protocol):
 
     async def wait_loaded(self) -> None:
         """Until every model is ready or has failed. Raises ConfigurationError where the device can't be opened."""
+
+    def begin_retire(self) -> None:
+        """Refuse bulk jobs; `ready` turns false."""
 
     def begin_drain(self) -> None:
         """Refuse new jobs; `ready` turns false."""
@@ -73,7 +78,16 @@ async def serve_engine(engine: Engine, console: Console | None, started: float) 
         engine.begin_drain()
         stop.set()
 
-    with _signals(drain):
+    def retire() -> None:
+        notify(STOPPING)
+        delay_s = engine.config.server.drain_delay_s if engine.ready else 0.0
+        engine.begin_retire()
+        if delay_s:
+            asyncio.get_running_loop().call_later(delay_s, drain)
+        else:
+            drain()
+
+    with _signals(retire):
         serving, url = await _listen(engine, stop)
         await engine.start()
         loading = asyncio.create_task(_load(engine, url, console, started))
@@ -88,11 +102,13 @@ async def serve_engine(engine: Engine, console: Console | None, started: float) 
 async def _listen(engine: Engine, stop: asyncio.Event) -> tuple[asyncio.Task[None], str]:
     """Open the port. The task that serves, and the URL. Raises ConfigurationError."""
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    app, settings = build_app(engine), engine.config.server
 
     def on_bound(host: str, port: int) -> None:
-        bound.set_result(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        scheme = "http" if settings.tls_key is None else "https"
+        tcp = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        bound.set_result(f"unix:{host}" if settings.uds else tcp)
 
-    app, settings = build_app(engine), engine.config.server
     serving = asyncio.create_task(serve(app, settings, stop, on_bound=on_bound))
     first: set[asyncio.Future[Any]] = {serving, bound}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
@@ -111,6 +127,7 @@ async def _load(engine: Engine, url: str, console: Console | None, started: floa
     finally:
         loaded.cancel()
     print(summary(engine.describe(), url, time.perf_counter() - started), flush=True)
+    notify(READY)
 
 
 async def _wind_down(engine: Engine, serving: asyncio.Task[None], loading: asyncio.Task[None]) -> None:
@@ -140,8 +157,8 @@ def summary(statuses: Sequence[ModelStatus], url: str, seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def _signals(drain: Callable[[], None]) -> Iterator[None]:
-    """Drain on the first signal, end the process on the second."""
+def _signals(retire: Callable[[], None]) -> Iterator[None]:
+    """Retire on the first signal, end the process on the second."""
     loop = asyncio.get_running_loop()
     received: list[int] = []
 
@@ -149,7 +166,7 @@ def _signals(drain: Callable[[], None]) -> Iterator[None]:
         received.append(number)
         if len(received) > 1:
             os._exit(128 + number)
-        drain()
+        retire()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal, number)

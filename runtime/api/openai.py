@@ -18,7 +18,7 @@ from runtime.api.embeddings import embed
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
 from runtime.api.problems import Dialect
-from runtime.api.responses import json_response
+from runtime.api.responses import exchange_of, json_response
 from runtime.work import Task
 
 OWNER = "cotenant"
@@ -43,9 +43,9 @@ def routes(edge: Edge) -> list[Route]:
     """The routes that are asked rarely."""
 
     async def models(request: Request) -> Response:
-        return json_response(model_list(edge, OWNER))
+        return json_response(model_list(edge, exchange_of(request), OWNER))
 
     async def model(request: Request) -> Response:
-        return json_response(find_item(edge, request.path_params["model_id"], OWNER))
+        return json_response(find_item(edge, exchange_of(request), request.path_params["model_id"], OWNER))
 
     return [Route("/v1/models", models), Route("/v1/models/{model_id:path}", model)]

@@ -23,6 +23,7 @@ from runtime.errors import (
     QueueFull,
     RequestError,
     TokenIdsNotAccepted,
+    Unauthenticated,
     UnknownPrompt,
     UnsupportedCapability,
 )
@@ -108,7 +109,9 @@ def tei_status(error: CotenantError) -> int:
 
 
 def headers_of(error: CotenantError) -> list[Header]:
-    """When to try again (RFC 9110 `Retry-After`, whole seconds; OpenAI's `retry-after-ms`), or never."""
+    """When to try again (RFC 9110 `Retry-After`, whole seconds; OpenAI's `retry-after-ms`), or never; 401's scheme."""
+    if isinstance(error, Unauthenticated):
+        return [(b"www-authenticate", b"Bearer"), (b"x-should-retry", b"false")]
     if isinstance(error, PERMANENT):
         return [(b"x-should-retry", b"false")]
     if error.retry_after_s is None:

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, model_name, run_job
+from runtime.api.inference import lane_of, run_job
 from runtime.api.record import Record
 from runtime.api.scores import Logits, Scores, activated, stacked
 from runtime.api.scoring_schemas import PairRequest
 from runtime.errors import UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.router import UNNAMED
 from runtime.work import Input, Job, Pair, Result, Row, Task
 
 
@@ -94,12 +94,11 @@ def scoring_model(edge: Edge, exchange: Exchange, record: Record, named: str | N
 
     A request that names no model means a reranker; only by its name is an embedder asked to score.
     """
-    name = model_name(exchange, named)
-    tasks = list(READINGS) if name and name not in UNNAMED else [Task.RERANK]
+    tasks = list(READINGS) if name_of(exchange, named) else [Task.RERANK]
     refusal: UnsupportedCapability | None = None
     for task in tasks:
         try:
-            spec = edge.engine.resolve(name, task)
+            spec = meant(edge, exchange, named, task)
         except UnsupportedCapability as error:
             refusal = refusal or error
         else:

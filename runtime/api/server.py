@@ -1,4 +1,4 @@
-"""Listens on one port in this process: hypercorn, or uvicorn where it is installed.
+"""Listens in this process: hypercorn, or uvicorn where it is installed. The sockets are made by `listening`.
 
 The servers' defaults that hurt a service are replaced here: hypercorn closes a connection after 1,000 requests
 or 5 idle seconds, accepts a backlog of 100, and turns requests that outlive 3 s of shutdown into errors.
@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import logging
 import math
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -19,6 +18,8 @@ import hypercorn.asyncio
 import hypercorn.config
 from starlette.types import ASGIApp
 
+from runtime.api.addressing import bound
+from runtime.api.listening import BACKLOG, Listening
 from runtime.errors import ConfigurationError
 from runtime.registry import ServerSettings
 
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
     import uvicorn
     from hypercorn.typing import ASGIFramework
 
-Runner = Callable[[ASGIApp, socket.socket, asyncio.Event, float], Awaitable[None]]
+Runner = Callable[[ASGIApp, "Listening", asyncio.Event, float], Awaitable[None]]
 OnBound = Callable[[str, int], None]
 
 LOG = logging.getLogger("cotenant.server")
 
-BACKLOG = 2048
 IDLE_S = 75.0
 """Longer than common proxies and client pools stay idle: they close first and never meet a reset."""
 GRACE_MARGIN_S = 5.0
@@ -49,11 +49,11 @@ async def serve(
     ConfigurationError where the port can't be had or the server isn't installed.
     """
     run = runner(settings)
-    listener = listen(settings)
+    listening = Listening(settings)
     if on_bound is not None:
-        on_bound(*listener.getsockname()[:2])
+        on_bound(*listening.address)
     grace_s = settings.drain_timeout_s + GRACE_MARGIN_S
-    serving = asyncio.ensure_future(run(app, listener, stop, grace_s))
+    serving = asyncio.ensure_future(run(bound(app, listening.models), listening, stop, grace_s))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -64,6 +64,7 @@ async def serve(
     finally:
         stopping.cancel()
         serving.cancel()
+        listening.remove_path()
 
 
 def runner(settings: ServerSettings) -> Runner:
@@ -75,25 +76,11 @@ def runner(settings: ServerSettings) -> Runner:
     return run_uvicorn
 
 
-def listen(settings: ServerSettings) -> socket.socket:
-    """A listening socket. Raises ConfigurationError."""
-    address = (settings.host, settings.port)
-    try:
-        family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server(address, family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise ConfigurationError(f"can't listen on {settings.host} port {settings.port}: {error.strerror}") from error
-    listener.setblocking(False)
-    # Inherited by every connection: asyncio sets it only on sockets that name their protocol, which these don't,
-    # and without it an answer's second packet waits 40 ms for the client's delayed acknowledgement.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
-
-
-async def run_hypercorn(app: ASGIApp, listener: socket.socket, stop: asyncio.Event, grace_s: float) -> None:
+async def run_hypercorn(app: ASGIApp, listening: Listening, stop: asyncio.Event, grace_s: float) -> None:
     """Serve with hypercorn: HTTP/1.1 and HTTP/2."""
     config = hypercorn.config.Config()
-    config.bind = f"fd://{listener.detach()}"
+    config.certfile, config.keyfile = listening.certificate, listening.key
+    config.bind = [f"fd://{each.detach()}" for each in listening.sockets]
     config.backlog = BACKLOG
     config.keep_alive_timeout = IDLE_S
     config.keep_alive_max_requests = 2**31
@@ -104,9 +91,9 @@ async def run_hypercorn(app: ASGIApp, listener: socket.socket, stop: asyncio.Eve
     await hypercorn.asyncio.serve(cast("ASGIFramework", app), config, shutdown_trigger=stop.wait, mode="asgi")
 
 
-async def run_uvicorn(app: ASGIApp, listener: socket.socket, stop: asyncio.Event, grace_s: float) -> None:
+async def run_uvicorn(app: ASGIApp, listening: Listening, stop: asyncio.Event, grace_s: float) -> None:
     """Serve with uvicorn: HTTP/1.1 at a quarter of hypercorn's cost a request."""
-    server = uvicorn_server(app, grace_s)
+    server = uvicorn_server(app, listening, grace_s)
 
     async def ask_to_exit() -> None:
         await stop.wait()
@@ -114,12 +101,12 @@ async def run_uvicorn(app: ASGIApp, listener: socket.socket, stop: asyncio.Event
 
     asking = asyncio.create_task(ask_to_exit())
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=listening.sockets)
     finally:
         asking.cancel()
 
 
-def uvicorn_server(app: ASGIApp, grace_s: float) -> uvicorn.Server:
+def uvicorn_server(app: ASGIApp, listening: Listening, grace_s: float) -> uvicorn.Server:
     """An uvicorn that leaves signals and logging to the process it is in."""
     import uvicorn
 
@@ -132,6 +119,8 @@ def uvicorn_server(app: ASGIApp, grace_s: float) -> uvicorn.Server:
         uvicorn.Config(
             app,
             interface="asgi3",
+            ssl_certfile=listening.certificate,
+            ssl_keyfile=listening.key,
             lifespan="off",
             ws="none",
             backlog=BACKLOG,

@@ -8,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from runtime.api.app import build_app
+from tests.api.living import Play, player
 from tests.fakes import FakeEngine, spec
 
 
@@ -34,3 +35,9 @@ def ranking_engine() -> FakeEngine:
 def ranker(ranking_engine: FakeEngine) -> Iterator[TestClient]:
     with TestClient(build_app(ranking_engine), raise_server_exceptions=True) as client:
         yield client
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Play:
+    """Serve an engine while a scene, given the engine and the URL, goes on; then what was printed."""
+    return player(monkeypatch, capsys)

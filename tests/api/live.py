@@ -8,8 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
+import pytest
+
+from runtime.api import server
 from runtime.api.app import build_app
-from runtime.api.server import serve
+from runtime.api.listening import Listening
+from runtime.registry import ServerSettings
 from tests.fakes import FakeEngine
 
 T = TypeVar("T")
@@ -28,6 +32,7 @@ class LiveServer:
         self.engine = engine
         self.settings = engine.config.server.model_copy(update={"port": 0, "http": http})
         self.port = 0
+        self.listening: Listening
         self.loop = asyncio.new_event_loop()
         self.stop_event: asyncio.Event | None = None
         self.bound = threading.Event()
@@ -64,10 +69,16 @@ class LiveServer:
 
     async def _serve(self) -> None:
         self.stop_event = asyncio.Event()
-        await serve(build_app(self.engine), self.settings, self.stop_event, on_bound=self._on_bound)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server, "Listening", self._listen)
+            await server.serve(build_app(self.engine), self.settings, self.stop_event, on_bound=self._on_bound)
+
+    def _listen(self, settings: ServerSettings) -> Listening:
+        self.listening = Listening(settings)
+        return self.listening
 
     def _on_bound(self, host: str, port: int) -> None:
-        assert host == "127.0.0.1"
+        assert host in ("127.0.0.1", self.settings.uds)
         self.port = port
         self.bound.set()
 
@@ -85,14 +96,14 @@ async def _until(condition: Callable[[], bool]) -> None:
 @contextlib.contextmanager
 def live_server(engine: FakeEngine, http: HttpServer = "hypercorn") -> Iterator[LiveServer]:
     """A running server."""
-    server = LiveServer(engine, http)
-    server.thread.start()
-    assert server.bound.wait(WAIT_S)
+    live = LiveServer(engine, http)
+    live.thread.start()
+    assert live.bound.wait(WAIT_S)
     try:
-        yield server
+        yield live
     finally:
-        if server.thread.is_alive():
-            server.stop()
-        server.thread.join(WAIT_S)
-        assert not server.thread.is_alive()
-    assert server.failure is None
+        if live.thread.is_alive():
+            live.stop()
+        live.thread.join(WAIT_S)
+        assert not live.thread.is_alive()
+    assert live.failure is None

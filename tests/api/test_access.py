@@ -35,6 +35,7 @@ def test_a_request_to_a_model_logs_what_it_cost(client: TestClient, caplog: pyte
         "method": "POST",
         "path": "/v1/embeddings",
         "status": 200,
+        "tenant": "default",
         "model": "owner/letters",
         "lane": "bulk",
         "code": None,

@@ -216,7 +216,9 @@ def test_a_bug_is_500_with_the_request_id_and_its_traceback_in_the_log(
     assert response.json()["error"]["code"] == "internal_error"
     assert "id-7" in response.json()["error"]["message"]
     assert "a bug" not in response.text
-    assert "RuntimeError: a bug" in caplog.text
+    assert "ended in a bug: RuntimeError\n" in caplog.text
+    assert "in run\n    raise self.failure" in caplog.text
+    assert "RuntimeError: a bug" not in caplog.text
     assert "id-7" in caplog.text
     assert MARKER not in caplog.text
     engine.failure = None

@@ -57,6 +57,7 @@ def test_health_of_models_has_memory_and_queues(client: TestClient, engine: Fake
     [model] = client.get("/health/models").json()["models"]
     assert (model["weight_bytes"], model["activation_bytes"], model["loaded_s"]) == (1000, 200, 0.5)
     assert model["queue_items"] == {"online": 2, "bulk": 5}
+    assert model["idle_s"] is None
 
 
 def test_metrics_are_the_engine_s(client: TestClient) -> None:
@@ -78,3 +79,23 @@ def test_probes_are_no_requests_to_a_model(client: TestClient, engine: FakeEngin
 def test_head_is_get_without_a_body(client: TestClient) -> None:
     response = client.head("/health")
     assert (response.status_code, response.content) == (200, b"")
+
+
+def test_the_probes_of_other_servers(client: TestClient, engine: FakeEngine) -> None:
+    expected = {"/ping": 200, "/v2/health/live": 200, "/.well-known/live": 204}
+    waiting = {"/v2/health/ready": 200, "/.well-known/ready": 204}
+    assert {path: client.get(path).status_code for path in expected | waiting} == expected | waiting
+    engine.ready = False
+    unready = dict.fromkeys(waiting, 503)
+    assert {path: client.get(path).status_code for path in expected | waiting} == expected | unready
+
+
+def test_kserve_asks_for_one_model() -> None:
+    engine = FakeEngine(spec("owner/a"), spec("b"))
+    engine.statuses[1] = status(engine.specs[1], state="loading")
+    client = TestClient(build_app(engine))
+    answer = client.get("/v2/models/owner/a/ready")
+    assert (answer.status_code, answer.json()) == (200, {"name": "owner/a", "ready": True})
+    answer = client.get("/v2/models/b/ready")
+    assert (answer.status_code, answer.json()) == (503, {"name": "b", "ready": False})
+    assert client.get("/v2/models/c/ready").status_code == 404

@@ -10,7 +10,8 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from runtime.api import server
-from runtime.api.server import listen, serve
+from runtime.api.listening import listen
+from runtime.api.server import serve
 from runtime.errors import ConfigurationError
 from runtime.registry import ServerSettings
 from tests.api.live import SERVERS, WAIT_S, HttpServer
@@ -21,7 +22,7 @@ async def absent(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def test_port_0_takes_a_free_one() -> None:
-    with listen(ServerSettings(port=0)) as listener:
+    with listen("127.0.0.1", 0) as listener:
         host, port = listener.getsockname()
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert host == "127.0.0.1"
@@ -30,15 +31,15 @@ def test_port_0_takes_a_free_one() -> None:
 
 def test_a_port_in_use_is_a_configuration_error() -> None:
     with (
-        listen(ServerSettings(port=0)) as listener,
+        listen("127.0.0.1", 0) as listener,
         pytest.raises(ConfigurationError, match=r"127\.0\.0\.1 port \d+: Address already in use"),
     ):
-        listen(ServerSettings(port=listener.getsockname()[1]))
+        listen(*listener.getsockname())
 
 
 def test_a_host_without_an_address_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match="no-such-host"):
-        listen(ServerSettings(host="no-such-host.invalid"))
+        listen("no-such-host.invalid", 0)
 
 
 def test_uvicorn_that_is_not_installed_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:

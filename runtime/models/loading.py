@@ -41,4 +41,14 @@ def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
     return model
 
 
-FAMILIES: dict[Task, Load] = {Task.EMBED: _load_text_embedder}
+def _load_multi_vector(spec: ModelSpec, folder: Path, device: Device) -> Model:
+    # colpali-engine takes seconds to import, which servers of texts need not pay.
+    from runtime.models.late_interaction import PageEmbedder
+    from runtime.models.page_exactness import choose_page_execution
+
+    model = PageEmbedder(spec, folder, device)
+    model.settle(choose_page_execution(model))
+    return model
+
+
+FAMILIES: dict[Task, Load] = {Task.EMBED: _load_text_embedder, Task.MULTI_VECTOR: _load_multi_vector}

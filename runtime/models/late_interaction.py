@@ -7,7 +7,6 @@ and no logits over the vocabulary, `token_type_ids` where attention depends on t
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.models.base import Execution, Flight, Model, ModelFacts
 from runtime.models.limits import page_activation_bytes_per_token, text_limit
+from runtime.models.multi_vector_exactness import PROBE_SHAPES, Probe, as_picture, choose_layout, probe_page
 from runtime.models.multi_vectors import send_multi_vectors
 from runtime.models.page_loading import load_page_model
 from runtime.models.page_processing import PageProcessor, PreparedPage
@@ -29,6 +29,7 @@ from runtime.models.tokenizing import Limit
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Input, Job, Picture, Prepared, Row, rough_tokens
 
+PROBE_QUERIES = ("revenue by quarter", "revenue by quarter", "which table lists the parts of the pump and their price")
 EXAMPLE_PIXELS = (640, 832)
 """Width and height of the page that a fresh model is timed with."""
 
@@ -102,9 +103,7 @@ class PageEmbedder(Model):
 
     def example(self) -> Input:
         """A page of a usual shape; see Model.example."""
-        data = io.BytesIO()
-        Image.new("RGB", EXAMPLE_PIXELS, "white").save(data, format="PNG")
-        return Picture(data.getvalue(), *EXAMPLE_PIXELS)
+        return as_picture(probe_page(*EXAMPLE_PIXELS))
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text as a query, or as a document where the prompt says so, and cut up each picture."""
@@ -181,3 +180,15 @@ class PageEmbedder(Model):
     def _job_limit(self, job: Job) -> Limit:
         longest = min(self._limit.max_tokens, job.max_tokens or self._limit.max_tokens)
         return Limit(max_tokens=longest, truncate=job.truncate, side=job.truncation_side or self._limit.side)
+
+
+def load_page_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
+    """A PageEmbedder whose batches were found equal to colpali-engine. Raises UnsupportedModel."""
+    model = PageEmbedder(spec, folder, device)
+    pages = [probe_page(width, height) for width, height in PROBE_SHAPES]
+    probes = [
+        Probe(inputs=list(map(as_picture, pages)), reference=list(map(model.reference_row, pages))),
+        Probe(inputs=PROBE_QUERIES, prompt_name="query", reference=list(map(model.reference_row, PROBE_QUERIES))),
+    ]
+    model.settle(choose_layout(model, probes, ("equal-length", "one-by-one")))
+    return model

@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from runtime.devices.base import Device
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
+from runtime.models.detection import is_page_model
 from runtime.models.exactness import choose_execution
 from runtime.models.openvino_text import load_openvino_embedder
 from runtime.models.text import TextEmbedder
@@ -42,13 +43,14 @@ def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
 
 
 def _load_multi_vector(spec: ModelSpec, folder: Path, device: Device) -> Model:
-    # colpali-engine takes seconds to import, which servers of texts need not pay.
-    from runtime.models.late_interaction import PageEmbedder
-    from runtime.models.page_exactness import choose_page_execution
+    # Each imports its library here: colpali-engine takes seconds, which servers of texts need not pay.
+    if is_page_model(folder):
+        from runtime.models.late_interaction import load_page_embedder
 
-    model = PageEmbedder(spec, folder, device)
-    model.settle(choose_page_execution(model))
-    return model
+        return load_page_embedder(spec, folder, device)
+    from runtime.models.colbert import load_token_embedder
+
+    return load_token_embedder(spec, folder, device)
 
 
 FAMILIES: dict[Task, Load] = {Task.EMBED: _load_text_embedder, Task.MULTI_VECTOR: _load_multi_vector}

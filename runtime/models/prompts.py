@@ -15,12 +15,18 @@ SYNONYMS = {
 }
 """Cohere's, Voyage's and sentence-transformers' names for the same two prompts."""
 
+QUERIES = frozenset({"query", "search_query"})
 DOCUMENTS = frozenset({"document", "passage", "corpus", "search_document"})
 
 
 def is_document(name: str | None) -> bool:
     """Whether a prompt of that name is for what is searched rather than for what searches."""
     return name in DOCUMENTS
+
+
+def is_query(name: str | None) -> bool:
+    """Whether a prompt of that name is for what searches."""
+    return name in QUERIES
 
 
 class Prompts:

@@ -1,7 +1,7 @@
-"""The load-time check of page-image models: a batch must give the rows that colpali-engine gives for each input alone.
+"""The load-time check of models that give multi-vectors: one batch must give each input's rows as if it were alone.
 
-A few generated pictures of different shapes and a few queries run in one batch. Where a row differs, each item gets a
-forward of its own; where it differs even then, the model is refused.
+A few inputs of every kind that the model reads are computed by the reference library one by one and by us in one
+batch. The fastest layout whose rows agree is taken; a model that none of them reproduces is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +24,15 @@ log = logging.getLogger(__name__)
 
 PROBE_SHAPES = ((320, 440), (440, 320), (320, 440))
 """Width and height in pixels; two of one shape, so that they share a forward."""
-PROBE_QUERIES = ("revenue by quarter", "revenue by quarter", "which table lists the parts of the pump and their price")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Inputs under one prompt, and the reference's rows for each of them alone."""
+
+    inputs: Sequence[Input]
+    prompt_name: str | None = None
+    reference: Sequence[Row]
 
 
 class Checkable(Protocol):
@@ -38,9 +47,6 @@ class Checkable(Protocol):
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
 
-    def reference_row(self, item: str | Image.Image) -> Row:
-        """colpali-engine's own rows for one input."""
-
     def prepare(self, job: Job) -> list[Prepared]:
         """Preprocess."""
 
@@ -48,23 +54,20 @@ class Checkable(Protocol):
         """Run one batch."""
 
 
-def choose_page_execution(model: Checkable) -> str:
-    """Leave `model` in the fastest layout that is exact; the reason is returned for the log and `/models`.
+def choose_layout(
+    model: Checkable, probes: Sequence[Probe], layouts: Sequence[Execution], task: Task = Task.MULTI_VECTOR
+) -> str:
+    """Leave `model` in the first of `layouts` that is exact; the reason is returned for the log and `/models`.
 
     Raises UnsupportedModel when no layout agrees with the reference.
     """
-    pages = [probe_page(width, height) for width, height in PROBE_SHAPES]
-    reference = [*map(model.reference_row, pages), *map(model.reference_row, PROBE_QUERIES)]
-    inputs: list[Input] = [*map(as_picture, pages), *PROBE_QUERIES]
-    job = Job(id="exactness-check", model="", task=Task.MULTI_VECTOR, inputs=inputs)
+    count = sum(len(probe.inputs) for probe in probes)
     reasons: list[str] = []
-    layouts: tuple[Execution, ...] = ("equal-length", "one-by-one")
     for execution in layouts:
         model.use(execution)
-        problem = _problem(model, job, reference)
+        problem = _problem(model, probes, task)
         if problem is None:
-            equal = f"equal to the reference on {len(pages)} pictures and {len(PROBE_QUERIES)} queries"
-            return "; ".join([*reasons, f"{execution}: {equal}"])
+            return "; ".join([*reasons, f"{execution}: equal to the reference on {count} inputs"])
         reasons.append(f"{execution}: {problem}")
         log.warning("layout passed over: %s", reasons[-1])
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
@@ -86,24 +89,33 @@ def as_picture(page: Image.Image) -> Picture:
     return Picture(data.getvalue(), page.width, page.height)
 
 
-def _problem(model: Checkable, job: Job, reference: Sequence[Row]) -> str | None:
+def _problem(model: Checkable, probes: Sequence[Probe], task: Task) -> str | None:
+    expected = [row for probe in probes for row in probe.reference]
     try:
-        rows = model.launch(model.prepare(job)).land()
+        items = [item for probe in probes for item in model.prepare(_job(probe, task))]
+        rows = model.launch(items).land()
     except Exception as error:
         return f"raised {type(error).__name__}"
-    if [row.shape for row in rows] != [expected.shape for expected in reference]:
-        return "gives other numbers of rows"
-    for row, expected in zip(rows, reference, strict=True):
-        if not _agrees(row, expected, model.half):
-            return f"differs by {float(np.abs(row - expected).max()):.1e}"
+    if [row.shape for row in rows] != [row.shape for row in expected]:
+        return "gives rows of other shapes"
+    for row, other in zip(rows, expected, strict=True):
+        if not _agrees(row, other, model.half):
+            return f"differs by {float(np.abs(row - other).max()):.1e}"
     return None
 
 
+def _job(probe: Probe, task: Task) -> Job:
+    return Job(id="exactness-check", model="", task=task, inputs=probe.inputs, prompt_name=probe.prompt_name)
+
+
 def _agrees(row: Row, expected: Row, half: bool) -> bool:
-    """Rows have length 1, so differences need no scale and the mean of products is the mean cosine."""
+    """By the length of the rows in fp32, by their mean cosine in half precision."""
     if not np.isfinite(expected).all():
         return not np.isfinite(row).all()  # broken weights: each request will be told
-    if half:
-        lengths = np.linalg.norm(row, axis=1) * np.linalg.norm(expected, axis=1)
-        return bool(((row * expected).sum(axis=1) / np.maximum(lengths, 1e-12)).mean() >= HALF_COSINE)
-    return bool(np.abs(row - expected).max() <= FP32_TOLERANCE)
+    lengths = np.linalg.norm(expected, axis=-1)
+    if not half:
+        return bool(
+            np.abs(row - expected).max(initial=0.0) <= FP32_TOLERANCE * max(float(lengths.max(initial=0)), 1e-12)
+        )
+    products = (row * expected).sum(axis=-1) / np.maximum(lengths * np.linalg.norm(row, axis=-1), 1e-12)
+    return bool(products.mean() >= HALF_COSINE)

@@ -21,7 +21,7 @@ PAGE_MODELS = ("ColPali", "ColQwen", "ColIdefics", "ColModernVBert")
 LATE_INTERACTION = ("ColBERT", *PAGE_MODELS, "ForRetrieval")
 """Parts of architecture names: colpali-engine's classes, transformers' own, and Stanford's ColBERT."""
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
-IMAGE_TEXT = frozenset({"clip", "siglip", "siglip2"})
+IMAGE_TEXT = frozenset({"clip", "siglip"})
 """`model_type` in config.json of what embeds texts and pictures in one space."""
 
 

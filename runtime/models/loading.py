@@ -10,7 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from runtime.devices.base import Device
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
-from runtime.models.detection import is_page_model
+from runtime.models.detection import is_image_text_model, is_page_model
 from runtime.models.exactness import choose_execution
 from runtime.models.openvino_text import load_openvino_embedder
 from runtime.models.text import TextEmbedder
@@ -37,6 +37,10 @@ def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Mod
 def _load_text_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:
     if spec.backend == "openvino":
         return load_openvino_embedder(spec, folder, device)
+    if is_image_text_model(folder):
+        from runtime.models.image_text import load_image_text_embedder
+
+        return load_image_text_embedder(spec, folder, device)
     model = TextEmbedder(spec, folder, device)
     model.settle(choose_execution(model, spec.execution, model.window_tokens, model.half))
     return model

@@ -115,7 +115,7 @@ def _agrees(row: Row, expected: Row, half: bool) -> bool:
     lengths = np.linalg.norm(expected, axis=-1)
     if not half:
         return bool(
-            np.abs(row - expected).max(initial=0.0) <= FP32_TOLERANCE * max(float(lengths.max(initial=0)), 1e-12)
+            np.abs(row - expected).max(initial=0.0) <= FP32_TOLERANCE * max(float(np.max(lengths, initial=0.0)), 1e-12)
         )
     products = (row * expected).sum(axis=-1) / np.maximum(lengths * np.linalg.norm(row, axis=-1), 1e-12)
     return bool(products.mean() >= HALF_COSINE)

@@ -29,18 +29,12 @@ class PageFamily:
     processor: Any
     rules: Callable[[Any, int | None], VisualRules]
     """From a processor and the cap on visual tokens to the rules."""
-    caps_itself: bool = False
-    """The processor takes `max_num_visual_tokens` when it is loaded."""
     zero_type_ids: bool = False
     """Wants `token_type_ids` of zeros: without them its attention depends on who is padded beside whom."""
     computes_logits: bool = False
     """Computes logits of its whole vocabulary for every token unless told to keep those of one."""
     marks_images: bool = False
     """Wants `mm_token_type_ids`: 1 where a token stands for a piece of the picture."""
-
-
-def _patch_rules(processor: Any, max_visual_tokens: int | None) -> VisualRules:
-    return PatchRules(processor)
 
 
 FAMILIES = {
@@ -54,15 +48,13 @@ FAMILIES = {
     "ColQwen2": PageFamily(
         network=colpali_engine.ColQwen2,
         processor=colpali_engine.ColQwen2Processor,
-        rules=_patch_rules,
-        caps_itself=True,
+        rules=PatchRules,
         marks_images=True,
     ),
     "ColQwen2_5": PageFamily(
         network=colpali_engine.ColQwen2_5,
         processor=colpali_engine.ColQwen2_5_Processor,
-        rules=_patch_rules,
-        caps_itself=True,
+        rules=PatchRules,
         marks_images=True,
     ),
     "ColIdefics3": PageFamily(

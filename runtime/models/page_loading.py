@@ -38,10 +38,7 @@ def load_page_model(spec: ModelSpec, folder: Path, device: str, dtype: torch.dty
     base = adapter_base(spec, folder) if is_adapter else folder
     family = family_of(folder, base)
     has_processor = any((folder / name).is_file() for name in ("processor_config.json", "preprocessor_config.json"))
-    capped = {} if spec.max_num_visual_tokens is None else {"max_num_visual_tokens": spec.max_num_visual_tokens}
-    processor = family.processor.from_pretrained(
-        str(folder if has_processor else base), local_files_only=True, **(capped if family.caps_itself else {})
-    )
+    processor = family.processor.from_pretrained(str(folder if has_processor else base), local_files_only=True)
     with _beside_its_base(folder, base) if is_adapter else _as_it_is(folder) as place:
         network = family.network.from_pretrained(str(place), dtype=dtype, local_files_only=True)
     _merge_adapter(network)

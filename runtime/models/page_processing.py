@@ -79,6 +79,7 @@ class PageProcessor:
 
     def page(self, image: Image.Image) -> PreparedPage:
         """What the processor makes of an RGB picture alone."""
+        ids = self._page_ids(self.rules.grid(image.width, image.height))
         options = {**self._image_options, **self.rules.options(image.width, image.height)}
         made = self._images(images=[image], return_tensors="pt", **options)
         arrays = {
@@ -86,7 +87,6 @@ class PageProcessor:
             for name in ("pixel_values", "pixel_attention_mask", "image_grid_thw")
             if name in made
         }
-        ids = self._page_ids(self.rules.grid(image.width, image.height))
         if "image_grid_thw" in arrays:
             arrays["pixel_values"] = _int32(made["pixel_values"].numpy())  # one flat row of patches, no batch axis
         return PreparedPage(token_ids=ids, arrays={**arrays, **self._marks(ids)})

@@ -91,31 +91,58 @@ class FixedRules(VisualRules):
 class PatchRules(VisualRules):
     """The Qwen family: a token for each square of merged patches, within a range of pixels.
 
-    A picture of too many pixels is scaled down until it fits. The cap is in the processor's own settings.
+    A picture of too many pixels is scaled down until it fits.
     """
 
+    def __init__(self, processor: Any, max_visual_tokens: int | None) -> None:
+        super().__init__(processor)
+        images = processor.image_processor
+        self._factor = int(images.patch_size * images.merge_size)
+        self._least, self._most = int(images.size["shortest_edge"]), int(images.size["longest_edge"])
+        self._cap = max_visual_tokens
+
     def grid(self, width: int, height: int) -> Grid:
-        images = self._processor.image_processor
-        factor = images.patch_size * images.merge_size
-        try:
-            pixel_height, pixel_width = smart_resize(
-                height,
-                width,
-                factor=factor,
-                min_pixels=images.size["shortest_edge"],
-                max_pixels=images.size["longest_edge"],
-            )
-        except ValueError as error:
-            raise InvalidRequest(
-                "this model sees no picture whose sides differ more than 200 times", param="input"
-            ) from error
-        return Grid(pixel_height // factor, pixel_width // factor)
+        return self._grid(width, height, *self._pixels(width, height))
 
     def visual_tokens(self, grid: Grid) -> int:
         return grid.rows * grid.columns
 
     def replacement(self, grid: Grid) -> str:
         return str(self._processor.image_token) * self.visual_tokens(grid)
+
+    def options(self, width: int, height: int) -> ImageOptions:
+        least, most = self._pixels(width, height)
+        if (least, most) == (self._least, self._most):
+            return {}
+        # Numbers of pixels, whatever their names say.
+        return {"size": {"shortest_edge": least, "longest_edge": most}}
+
+    def _pixels(self, width: int, height: int) -> tuple[int, int]:
+        """The fewest and the most pixels that a picture may be scaled to.
+
+        The library's rule lets a very narrow picture exceed the most, as no side goes below one token. The cap holds
+        for those as well, so that the most is lowered until they keep it.
+        """
+        square = self._factor**2
+        if self._cap is None:
+            return self._least, self._most
+        most = min(self._most, self._cap * square)
+        while most > square:
+            tokens = self.visual_tokens(self._grid(width, height, min(self._least, most), most))
+            if tokens <= self._cap:
+                break
+            most = min(most * self._cap // tokens, most - square)
+        most = max(most, square)
+        return min(self._least, most), most
+
+    def _grid(self, width: int, height: int, least: int, most: int) -> Grid:
+        try:
+            rows, columns = smart_resize(height, width, self._factor, least, most)
+        except ValueError as error:
+            raise InvalidRequest(
+                "this model sees no picture whose sides differ more than 200 times", param="input"
+            ) from error
+        return Grid(rows // self._factor, columns // self._factor)
 
 
 class TileRules(VisualRules):

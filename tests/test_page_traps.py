@@ -36,6 +36,19 @@ def job(*inputs: str | Picture) -> Job:
     return Job(id="job", model="page-model", task=Task.MULTI_VECTOR, inputs=inputs)
 
 
+def watch(network: Any, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What `network.forward` is given from now on."""
+    seen: list[dict[str, Any]] = []
+    forward = network.forward
+
+    def watched(**given: Any) -> Any:
+        seen.append(given)
+        return forward(**given)
+
+    monkeypatch.setattr(network, "forward", watched)
+    return seen
+
+
 def test_colpalis_queries_depend_on_their_batch_mates_in_the_library_and_not_here(
     tiny_model: Callable[[str], Path],
 ) -> None:
@@ -57,9 +70,7 @@ def test_colpali_computes_no_logits_and_gets_no_labels(
 ) -> None:
     model = load(tiny_model("colpali"))
     assert isinstance(model, PageEmbedder)
-    seen: list[dict[str, Any]] = []
-    forward = model._network.model.forward
-    monkeypatch.setattr(model._network.model, "forward", lambda **given: seen.append(given) or forward(**given))
+    seen = watch(model._network.model, monkeypatch)
     model.launch(model.prepare(job(as_picture(pages()[0]), SHORT))).land()
     assert len(seen) == 2
     for given in seen:
@@ -73,12 +84,9 @@ def test_nothing_is_padded_on_its_way_to_the_device(
 ) -> None:
     model = load(tiny_model("colqwen2"))
     assert isinstance(model, PageEmbedder)
-    masks: list[torch.Tensor] = []
-    forward = model._network.forward
-    monkeypatch.setattr(
-        model._network, "forward", lambda **given: masks.append(given["attention_mask"]) or forward(**given)
-    )
+    seen = watch(model._network, monkeypatch)
     model.launch(model.prepare(job(*map(as_picture, pages()), SHORT, LONG))).land()
+    masks = [given["attention_mask"] for given in seen]
     assert all(bool(mask.all()) for mask in masks)
     assert sorted(len(mask) for mask in masks) == [1, 1, 1, 1, 1, 1, 2], "the two pages of one size share a forward"
 

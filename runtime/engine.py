@@ -24,7 +24,7 @@ from runtime.residency import Residency
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
-from runtime.work import Job, Lane, Result, Task, rough_tokens
+from runtime.work import Job, Lane, Result, Task
 from runtime.worker import ModelStatus, State, Worker
 
 log = logging.getLogger(__name__)
@@ -151,10 +151,11 @@ class Engine:
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
         job = ticket.job
-        estimate = sum(min(rough_tokens(item), worker.max_tokens) for item in job.inputs)
+        model = worker.ready_model(job.task)
+        estimate = sum(model.cost(item) for item in job.inputs)
         worker.preparing_tokens += estimate
         try:
-            prepared = await self._preparation.prepare(worker.ready_model(job.task), job)
+            prepared = await self._preparation.prepare(model, job)
         finally:
             worker.preparing_tokens -= estimate
         assert self._executor is not None

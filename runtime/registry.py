@@ -67,6 +67,11 @@ class ModelSpec(Section):
     dtype: Dtype = Field("auto", description="Weights and arithmetic; auto: fp32 on CPU, bf16 on a GPU.")
     max_batch_tokens: int | None = Field(None, ge=1, description="Most tokens in one batch; default by device.")
     max_length: int | None = Field(None, ge=2, description="Most tokens of one input; default: the model's own.")
+    max_num_visual_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most tokens of a picture itself; a larger one is scaled down. Default: the model's own.",
+    )
     required: bool = Field(True, description="The server is ready only when every required model is.")
     default: bool = Field(False, description="Answers requests for its task that name no model.")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with the checkpoint.")

@@ -15,7 +15,7 @@ from runtime.batch_queue import BatchQueue
 from runtime.devices.base import Device
 from runtime.errors import CotenantError
 from runtime.metering import Metering
-from runtime.models.base import Model
+from runtime.models.base import EXAMPLE_TEXT, Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
 from runtime.work import Footprint, Job, Pair, Prepared, Task
@@ -23,7 +23,6 @@ from runtime.worker import State, Worker
 
 log = logging.getLogger(__name__)
 
-PROBE_TEXT = "a sentence of ten words that warms the model up"
 WARM_UP_SHARES = (0.05, 0.5, 1.0)
 """Parts of the batch budget at which a fresh model is timed."""
 REPEATS = 2
@@ -102,7 +101,7 @@ class Residency:
 
     def _warm_up(self, model: Model, spec: ModelSpec, task: Task, budget: int) -> CostLine:
         """Run a few sizes and fit the cost line that scheduling and admission start from."""
-        probe_input = Pair(PROBE_TEXT, PROBE_TEXT) if task is Task.RERANK else PROBE_TEXT
+        probe_input = Pair(EXAMPLE_TEXT, EXAMPLE_TEXT) if task is Task.RERANK else model.example()
         probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
         points = []
         for share in WARM_UP_SHARES:

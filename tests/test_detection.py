@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from runtime.models.detection import task_of_files
+from runtime.models.detection import is_image_text_model, is_page_model, task_of_files
 from runtime.registry import TaskChoice
 from runtime.work import Task
 
@@ -24,6 +24,11 @@ from runtime.work import Task
         ("colpali", Task.MULTI_VECTOR),
         ("colqwen2", Task.MULTI_VECTOR),
         ("colmodernvbert", Task.MULTI_VECTOR),
+        ("colbert", Task.MULTI_VECTOR),
+        ("colbert-stanford", Task.MULTI_VECTOR),
+        ("clip", Task.EMBED),
+        ("clip-modules", Task.EMBED),
+        ("siglip", Task.EMBED),
     ],
 )
 def test_real_folders_say_what_they_do(tiny_model: Callable[[str], Path], name: str, task: Task) -> None:
@@ -49,6 +54,32 @@ def test_real_folders_say_what_they_do(tiny_model: Callable[[str], Path], name: 
 def test_single_files_say_what_they_do(tmp_path: Path, file: str, content: object, task: Task) -> None:
     (tmp_path / file).write_text(json.dumps(content))
     assert task_of_files(tmp_path) is task
+
+
+@pytest.mark.parametrize(
+    ("name", "sees_pages", "embeds_pictures"),
+    [
+        ("colqwen2-5", True, False),
+        ("colidefics3", True, False),
+        ("colbert", False, False),
+        ("bert-embedder", False, False),
+        ("clip", False, True),
+        ("clip-modules", False, True),
+        ("siglip", False, True),
+    ],
+)
+def test_the_family_is_told_from_the_files(
+    tiny_model: Callable[[str], Path], name: str, sees_pages: bool, embeds_pictures: bool
+) -> None:
+    assert is_page_model(tiny_model(name)) is sees_pages
+    assert is_image_text_model(tiny_model(name)) is embeds_pictures
+
+
+def test_an_adapter_without_a_mapping_is_told_by_its_processor(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"auto_mapping": None, "task_type": "FEATURE_EXTRACTION"}))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"processor_class": "ColQwen2Processor"}))
+    assert task_of_files(tmp_path) is Task.MULTI_VECTOR
+    assert is_page_model(tmp_path)
 
 
 def test_the_registry_offers_every_task() -> None:

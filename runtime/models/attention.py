@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn import functional
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 PACKED_ATTENTION = "cotenant_packed"
 _HALF = (torch.float16, torch.bfloat16)
@@ -59,14 +60,17 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Attention over the flat row. query `(1, heads, tokens, dim)`, key and value with perhaps fewer heads.
 
-    Returns `(1, tokens, heads, dim)`. Raises ValueError where a mask or a score term is asked for that a flat row
+    Returns `(1, tokens, heads, dim)`. Without a plan in force the batch is a rectangle with a whole mask of its own,
+    which is transformers' SDPA path. Raises ValueError where a mask or a score term is asked for that a flat row
     can't honour; the load-time check then sends the model to the bucket path.
     """
+    plan: AttentionPlan | None = getattr(_current, "plan", None)
+    if plan is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if attention_mask is not None or options.get("softcap") or options.get("s_aux") is not None:
         raise ValueError("packed attention takes no mask, soft cap or attention sink")
     causal = options.get("is_causal")
     causal = bool(getattr(module, "is_causal", False)) if causal is None else bool(causal)
-    plan: AttentionPlan = _current.plan
     attend = _varlen if query.is_cuda and query.dtype in _HALF else _by_runs
     out = attend(
         (query, key, value), plan, causal=causal, window=options.get("sliding_window"), scale=options.get("scaling")

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from runtime.registry import ModelBackend
-from runtime.work import Head, Job, Prepared, Row
+from runtime.work import Head, Input, Job, Prepared, Row, rough_tokens
 
-Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "openvino-buckets"]
+Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "one-by-one", "openvino-buckets"]
 """packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
-one length each, no padding and no sharing of a row; openvino-buckets: buckets run by OpenVINO."""
+one length each, no padding and no sharing of a row; one-by-one: a forward for each item; openvino-buckets: buckets
+run by OpenVINO."""
 
+
+EXAMPLE_TEXT = "a sentence of ten words that warms the model up"
 
 Modality: TypeAlias = Literal["text", "image"]
 
@@ -57,6 +60,17 @@ class Model(abc.ABC):
     """A loaded model on its device."""
 
     facts: ModelFacts
+
+    def cost(self, item: Input) -> int:
+        """About the tokens of an input that is not prepared yet; exact for pictures. On the event loop: no decoding.
+
+        Raises InvalidRequest for a picture of a shape that the model can't see.
+        """
+        return min(rough_tokens(item), self.facts.max_tokens)
+
+    def example(self) -> Input:
+        """A usual input, which a fresh model is warmed up and timed with."""
+        return EXAMPLE_TEXT
 
     @abc.abstractmethod
     def prepare(self, job: Job) -> list[Prepared]:

@@ -44,6 +44,22 @@ def _table_positions(network: torch.nn.Module) -> int | None:
     return None
 
 
+def text_limit(config: Any, tokenizer: Any, wanted: int | None) -> int:
+    """Most tokens of a text to a model that also sees: of its text part's positions, tokenizer and the registry."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    known = [limit for limit in (positions, tokenizer.model_max_length, wanted) if isinstance(limit, int)]
+    return min((limit for limit in known if 0 < limit <= UNBOUNDED_TOKENS), default=8192)
+
+
+def page_activation_bytes_per_token(config: Mapping[str, Any], item_bytes: int) -> int:
+    """Prior for a page's workspace: a token of text, and the patches of the picture that are merged into it."""
+    text = activation_bytes_per_token(config.get("text_config") or config, item_bytes)
+    vision = config.get("vision_config") or {}
+    merged = vision.get("spatial_merge_size") or config.get("scale_factor") or config.get("pixel_shuffle_factor") or 1
+    width = vision.get("embed_dim") or vision.get("hidden_size") or 1152
+    return text + int(merged) ** 2 * ACTIVATION_WIDTHS_PER_TOKEN * int(width) * item_bytes
+
+
 def activation_bytes_per_token(config: Mapping[str, Any], item_bytes: int) -> int:
     """Prior for a batch's workspace, replaced by measurement where the device can measure.
 

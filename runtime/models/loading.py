@@ -10,6 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from runtime.devices.base import Device
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Model
+from runtime.models.detection import is_image_text_model, is_page_model
 from runtime.models.exactness import choose_execution
 from runtime.models.openvino_text import load_openvino_embedder
 from runtime.models.reranker import load_reranker
@@ -37,13 +38,29 @@ def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Mod
 def _load_text_embedder(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Model:
     if spec.backend == "openvino":
         return load_openvino_embedder(spec, folder, device)
+    if is_image_text_model(folder):
+        from runtime.models.image_text import load_image_text_embedder
+
+        return load_image_text_embedder(spec, folder, device)
     model = TextEmbedder(spec, folder, device)
     model.settle(choose_execution(model, spec.execution, model.window_tokens, model.half))
     return model
 
 
+def _load_multi_vector(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Model:
+    # Each imports its library here: colpali-engine takes seconds, which servers of texts need not pay.
+    if is_page_model(folder):
+        from runtime.models.late_interaction import load_page_embedder
+
+        return load_page_embedder(spec, folder, device)
+    from runtime.models.colbert import load_token_embedder
+
+    return load_token_embedder(spec, folder, device)
+
+
 FAMILIES: dict[Task, Load] = {
     Task.EMBED: _load_text_embedder,
+    Task.MULTI_VECTOR: _load_multi_vector,
     Task.RERANK: load_reranker,
     Task.CLASSIFY: load_reranker,
 }

@@ -15,6 +15,19 @@ SYNONYMS = {
 }
 """Cohere's, Voyage's and sentence-transformers' names for the same two prompts."""
 
+QUERIES = frozenset({"query", "search_query"})
+DOCUMENTS = frozenset({"document", "passage", "corpus", "search_document"})
+
+
+def is_document(name: str | None) -> bool:
+    """Whether a prompt of that name is for what is searched rather than for what searches."""
+    return name in DOCUMENTS
+
+
+def is_query(name: str | None) -> bool:
+    """Whether a prompt of that name is for what searches."""
+    return name in QUERIES
+
 
 class Prompts:
     """Immutable."""
@@ -31,10 +44,15 @@ class Prompts:
 
     def text(self, name: str | None) -> str:
         """The prompt of that name; the default one's where none is named, mostly empty. Raises UnknownPrompt."""
+        found = self.name(name)
+        return "" if found is None else self._texts.get(found, "")
+
+    def name(self, name: str | None) -> str | None:
+        """The model's own name of the prompt that is meant; the default's where none is named. Raises UnknownPrompt."""
         if name is None:
-            return self._texts.get(self._default or "", "")
+            return self._default
         for candidate in (name, *SYNONYMS.get(name, ())):
             if candidate in self._texts:
-                return self._texts[candidate]
+                return candidate
         names = ", ".join(sorted(self._texts)) or "none"
         raise UnknownPrompt(f"this model has no such prompt; its prompts are: {names}")

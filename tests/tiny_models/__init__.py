@@ -12,9 +12,22 @@ import torch
 
 from .bad_neighbours import BAD_NEIGHBOURS
 from .embedders import DECODERS, ENCODERS, save_embedder
+from .image_text import IMAGE_TEXT
 from .rerankers import CLASSIFIERS, RERANKERS, save_reranker
+from .token_embedders import TOKEN_EMBEDDERS
 
-__all__ = ["BAD_NEIGHBOURS", "CLASSIFIERS", "DECODERS", "EMBEDDERS", "MAKERS", "PAGE_MODELS", "RERANKERS", "make"]
+__all__ = [
+    "BAD_NEIGHBOURS",
+    "CLASSIFIERS",
+    "DECODERS",
+    "EMBEDDERS",
+    "IMAGE_TEXT",
+    "MAKERS",
+    "PAGE_MODELS",
+    "RERANKERS",
+    "TOKEN_EMBEDDERS",
+    "make",
+]
 
 SEED = 0
 EMBEDDERS = {**ENCODERS, **DECODERS}
@@ -32,6 +45,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     **{name: partial(save_embedder, recipe) for name, recipe in EMBEDDERS.items()},
     **{name: partial(save_reranker, recipe) for name, recipe in {**RERANKERS, **CLASSIFIERS}.items()},
     **{name: partial(_save_page_model, name) for name in PAGE_MODELS},
+    **TOKEN_EMBEDDERS,
+    **IMAGE_TEXT,
     **BAD_NEIGHBOURS,
 }
 

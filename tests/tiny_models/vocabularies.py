@@ -187,6 +187,23 @@ def idefics_bpe(start: str) -> PreTrainedTokenizerFast:
     )
 
 
+def clip_bpe(max_tokens: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE between `<|startoftext|>` and `<|endoftext|>`, as CLIP has it."""
+    tokenizer = _copy(_trained_bpe(("<|startoftext|>", "<|unused|>", "<|pad|>", "<|endoftext|>")))
+    _frame(tokenizer, start="<|startoftext|>", end="<|endoftext|>")
+    roles = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|pad|>"}
+    return _fast(tokenizer, model_max_length=max_tokens, **roles)
+
+
+def siglip_bpe(max_tokens: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE that ends each text in `<eos>` and gives no attention mask."""
+    tokenizer = _copy(_trained_bpe(GEMMA_TOKENS))
+    _frame(tokenizer, end="<eos>")
+    fast = _fast(tokenizer, model_max_length=max_tokens, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>")
+    fast.model_input_names = ["input_ids"]
+    return fast
+
+
 def _fast(tokenizer: Tokenizer, **roles: Any) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **roles

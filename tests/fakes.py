@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired
+from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired, UnsupportedCapability
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Job, Lane, Result, Task, Timings
+from runtime.work import Input, Job, Lane, Picture, Result, Task, Timings
 from runtime.worker import ModelStatus
 
 WIDTH = 4
@@ -22,6 +22,16 @@ TIMINGS = Timings(prepare_ms=1.25, queue_ms=2.5, device_ms=30.75, deliver_ms=0.5
 def vector(text: str) -> NDArray[np.float32]:
     """`(4,)`: the text's length, its spaces, a third (which no short decimal equals), minus one."""
     return np.array([len(text), text.count(" "), 1 / 3, -1.0], dtype=np.float32)
+
+
+def matrix(text: str) -> NDArray[np.float32]:
+    """`(tokens, 4)`: the text's vector once for each token, with its place in front."""
+    return np.stack([np.concatenate(([place], vector(text)[1:])) for place in range(tokens(text))]).astype(np.float32)
+
+
+def written(item: Input) -> str:
+    """What the fake reads in an input: a picture's size, a list's numbers, a text itself."""
+    return f"{item.width} x {item.height}" if isinstance(item, Picture) else str(item)
 
 
 def tokens(text: str) -> int:
@@ -34,13 +44,18 @@ def spec(name: str = "owner/letters", **fields: Any) -> ModelSpec:
     return ModelSpec.model_validate({"id": name, **fields})
 
 
+def task_of(spec: ModelSpec) -> Task:
+    """What the fake makes of a model."""
+    return Task.EMBED if spec.task == "auto" else Task(spec.task)
+
+
 def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
     """A ready model on the CPU."""
     ready = ModelStatus(
         id=spec.id,
         name=spec.name,
         aliases=spec.aliases,
-        task=Task.EMBED if spec.task == "auto" else Task(spec.task),
+        task=task_of(spec),
         required=spec.required,
         state="ready",
         detail=None,
@@ -90,7 +105,7 @@ class FakeMetering:
 
 
 class FakeEngine:
-    """Embeds with `vector`, at once or when `gate` opens."""
+    """Embeds with `vector`, or with `matrix` where a model is of multi-vectors; at once or when `gate` opens."""
 
     def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None) -> None:
         self.specs = specs or (spec(),)
@@ -112,11 +127,16 @@ class FakeEngine:
     def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         names = ", ".join(spec.name for spec in self.specs)
         if name is None:
-            if len(self.specs) > 1:
+            able = [spec for spec in self.specs if task in (None, task_of(spec))]
+            if len(able) > 1:
                 raise ModelRequired(f"name a model: {names}")
-            return self.specs[0]
+            if not able:
+                raise UnsupportedCapability(f"no model here can {task}")
+            return able[0]
         for candidate in self.specs:
             if name in candidate.names:
+                if task not in (None, task_of(candidate)):
+                    raise UnsupportedCapability(f"{candidate.name} can {task_of(candidate)}, not {task}")
                 return candidate
         raise ModelNotFound(f"no such model; served: {names}")
 
@@ -129,10 +149,12 @@ class FakeEngine:
         if job.dimensions is not None and job.dimensions > WIDTH:
             raise InvalidDimensions(f"dimensions must be from 1 to {WIDTH}")
         await self._wait(job)
+        texts = [written(item) for item in job.inputs]
+        row = matrix if job.task is Task.MULTI_VECTOR else vector
         return Result(
             model=job.model,
-            rows=[vector(text)[: job.dimensions] for text in map(str, job.inputs)],
-            tokens=sum(map(tokens, map(str, job.inputs))),
+            rows=[row(text)[..., : job.dimensions] for text in texts],
+            tokens=sum(map(tokens, texts)),
             truncated_inputs=self.truncated_inputs,
             timings=TIMINGS,
         )

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai
+from runtime.api import cohere_embeddings, health, infinity, jina, openai, tei_embeddings, vllm_pooling
 from runtime.api.access import log_plain
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
@@ -28,6 +28,13 @@ LOG = logging.getLogger("cotenant.api")
 HOT_ROUTES: dict[str, HotRoute] = {
     "/v1/embeddings": openai.embeddings,
     "/embeddings": infinity.embeddings,
+    "/embeddings_image": infinity.embeddings_image,
+    "/pooling": vllm_pooling.pooling,
+    "/v1/multi-vector": jina.multi_vector,
+    "/v1/embed": cohere_embeddings.embed_v1,
+    "/v2/embed": cohere_embeddings.embed_v2,
+    "/embed": tei_embeddings.embed,
+    "/embed_all": tei_embeddings.embed_all,
 }
 
 

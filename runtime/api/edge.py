@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 from runtime.api.contract import Engine
+from runtime.api.fetching import Fetcher
+from runtime.pictures import PictureLimits
 
 
 class Edge:
@@ -13,6 +15,12 @@ class Edge:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.limits = engine.config.server
+        self.picture_limits = PictureLimits(self.limits.max_image_pixels, self.limits.max_image_bytes)
+        self.fetcher = Fetcher(
+            self.limits.allow_image_hosts,
+            timeout_s=self.limits.image_fetch_timeout_s,
+            max_bytes=self.limits.max_image_bytes,
+        )
         self.created = int(time.time())
         """`created` of every model: when this process began to serve it."""
         self._compute: dict[str, bytes] = {}

@@ -19,8 +19,8 @@ from runtime.work import Lane, Task
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes]]
-"""Reads the exchange's body, fills the record in, returns the answer's JSON. Raises CotenantError."""
+Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes | Answer]]
+"""Reads the exchange's body, fills the record in, returns the answer or its JSON. Raises CotenantError."""
 
 LOG = logging.getLogger("cotenant.api")
 
@@ -36,7 +36,7 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
         record.status = answer.status
         if not exchange.disconnected:
             headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
-            await exchange.respond(answer.status, headers, answer.body)
+            await exchange.respond(answer.status, headers, answer.body, answer.media_type)
     finally:
         total_ms = elapsed_ms(exchange)
         observe = edge.engine.metering.observe_request
@@ -47,7 +47,8 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
 async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Dialect, handler: Handler) -> Answer:
     """What the handler made, or the error it ended in."""
     try:
-        return Answer(200, (), await handler(edge, exchange, record))
+        answer = await handler(edge, exchange, record)
+        return answer if isinstance(answer, Answer) else Answer(200, (), answer)
     except CotenantError as error:
         record.code = error.code
         return problem(error, dialect)

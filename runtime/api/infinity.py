@@ -1,4 +1,7 @@
-"""Infinity's dialect: `POST /embeddings`, `GET /models`. Answer shapes as infinity-emb 0.0.78 sends them."""
+"""Infinity's dialect: `POST /embeddings`, `POST /embeddings_image`, `GET /models`.
+
+Answer shapes as infinity-emb 0.0.78 sends them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from starlette.routing import Route
 
 from runtime.api.catalogue import model_list
 from runtime.api.edge import Edge
-from runtime.api.embeddings import embed
+from runtime.api.embeddings import VectorForm, embed
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
 from runtime.api.openai import embedding_list
@@ -27,13 +30,22 @@ OWNER = "infinity"
 
 async def embeddings(edge: Edge, exchange: Exchange) -> None:
     """`POST /embeddings`."""
-    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, envelope=identified_list))
+    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, form=EMBEDDINGS))
+
+
+async def embeddings_image(edge: Edge, exchange: Exchange) -> None:
+    """`POST /embeddings_image`: strings are pictures. Deprecated there; `modality` says the same."""
+    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, form=IMAGE_EMBEDDINGS))
 
 
 def identified_list(model: str, items: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
     """OpenAI's list with an id of its own and its time."""
     answer = embedding_list(model, items, tokens)
     return {**answer, "id": f"infinity-{uuid.uuid4()}", "created": int(time.time())}
+
+
+EMBEDDINGS = VectorForm(envelope=identified_list)
+IMAGE_EMBEDDINGS = VectorForm(envelope=identified_list, modality="image")
 
 
 def routes(edge: Edge) -> list[Route]:

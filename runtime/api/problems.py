@@ -11,15 +11,20 @@ import orjson
 
 from runtime.api.exchange import Header
 from runtime.errors import (
+    CapacityError,
     CotenantError,
     DoesNotFit,
+    EmptyInput,
+    ExecutionError,
     InputTooLong,
     InvalidDimensions,
     InvalidRequest,
     ModelFailed,
+    QueueFull,
     RequestError,
     TokenIdsNotAccepted,
     UnknownPrompt,
+    UnsupportedCapability,
 )
 
 MAX_BODY_BYTES = 2048
@@ -36,6 +41,21 @@ class Dialect(enum.StrEnum):
 
     OPENAI = "openai"
     INFINITY = "infinity"
+    TEI = "tei"
+    COHERE = "cohere"
+    VLLM = "vllm"
+
+
+UNAVAILABLE = (CapacityError, ModelFailed, DoesNotFit)
+TEI_KINDS: tuple[tuple[str, tuple[type[CotenantError], ...]], ...] = (
+    ("Empty", (EmptyInput,)),
+    ("Backend", (UnsupportedCapability,)),
+    ("Validation", (RequestError,)),
+    ("Overloaded", (QueueFull,)),
+    ("Unhealthy", UNAVAILABLE),
+    ("Backend", (CotenantError,)),
+)
+"""TEI's `error_type`, the first whose classes fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +65,7 @@ class Answer:
     status: int
     headers: tuple[Header, ...]
     body: bytes
+    media_type: bytes = b"application/json"
 
 
 def problem(error: CotenantError, dialect: Dialect) -> Answer:
@@ -63,9 +84,22 @@ def internal_problem(request_id: str, dialect: Dialect) -> Answer:
 
 
 def status_of(error: CotenantError, dialect: Dialect) -> int:
-    """The error's own status, but 422 for schema errors on Infinity's paths, as its clients expect."""
+    """The error's own status, but what the dialect's clients expect for schema errors, and TEI's 424."""
+    if dialect is Dialect.TEI:
+        return tei_status(error)
+    if isinstance(error, InvalidRequest) and dialect in (Dialect.COHERE, Dialect.VLLM):
+        return 400
     schema_error = isinstance(error, InvalidRequest) and not isinstance(error, BAD_REQUEST_EVERYWHERE)
     return 422 if schema_error and dialect is Dialect.INFINITY else error.status
+
+
+def tei_status(error: CotenantError) -> int:
+    """TEI 1.9's: 400 for an empty batch, 422 for other bad input, 424 where the model can't or fails."""
+    if isinstance(error, InvalidRequest):
+        return 400 if isinstance(error, EmptyInput) else 422
+    if isinstance(error, UnsupportedCapability | ExecutionError) and not isinstance(error, UNAVAILABLE):
+        return 424
+    return error.status
 
 
 def headers_of(error: CotenantError) -> list[Header]:
@@ -82,9 +116,18 @@ def headers_of(error: CotenantError) -> list[Header]:
 
 
 def body_of(error: CotenantError, message: str, dialect: Dialect) -> dict[str, Any]:
-    """OpenAI's error object; on Infinity's paths schema errors keep FastAPI's `detail` beside it."""
+    """OpenAI's error object with what the dialect's clients read beside it; TEI's flat text."""
+    if dialect is Dialect.TEI:
+        return {"error": message, "error_type": tei_kind(error)}
     body: dict[str, Any] = {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}
-    if dialect is Dialect.INFINITY and isinstance(error, InvalidRequest):
+    if dialect is Dialect.COHERE:
+        body.update(message=message, detail=message)
+    elif dialect is Dialect.INFINITY and isinstance(error, InvalidRequest):
         location = ["body", error.param] if error.param else ["body"]
         body["detail"] = [{"type": error.code, "loc": location, "msg": message}]
     return body
+
+
+def tei_kind(error: CotenantError) -> str:
+    """TEI's `error_type`."""
+    return next(kind for kind, classes in TEI_KINDS if isinstance(error, classes))

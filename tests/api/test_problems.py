@@ -18,6 +18,8 @@ def subclasses(root: type[errors.CotenantError]) -> Iterator[type[errors.Cotenan
 
 
 TREE = [kind for kind in subclasses(errors.CotenantError) if kind.__module__ == errors.__name__]
+NESTED = [dialect for dialect in Dialect if dialect is not Dialect.TEI]
+"""Dialects whose `error` is an object."""
 REQUEST_ERRORS = [kind for kind in TREE if issubclass(kind, errors.RequestError)]
 
 
@@ -28,7 +30,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert errors.InvalidRequest.code == errors.RequestError.code
 
 
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", NESTED)
 @pytest.mark.parametrize("kind", TREE)
 def test_every_error_renders_in_every_dialect(kind: type[errors.CotenantError], dialect: Dialect) -> None:
     answer = problem(kind("what went wrong"), dialect)
@@ -38,7 +40,7 @@ def test_every_error_renders_in_every_dialect(kind: type[errors.CotenantError], 
     assert body["param"] == kind.param
 
 
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", NESTED)
 @pytest.mark.parametrize("message", ["x" * 10_000, "😀" * 5_000, '"\\\n' * 5_000], ids=["plain", "wide", "escaped"])
 def test_an_endless_message_is_cut(message: str, dialect: Dialect) -> None:
     answer = problem(errors.InvalidRequest(message), dialect)

@@ -19,7 +19,7 @@
     │   ├── ModelNotFound
     │   ├── UnsupportedCapability
     │   ├── InvalidImage
-    │   │   └── UnsupportedImage
+    │   ├── UnsupportedImage
     │   ├── ImageTooLarge
     │   ├── ImageUrlRefused
     │   ├── ImageUnreachable
@@ -188,10 +188,11 @@ class InvalidImage(RequestError):
     param = "input"
 
 
-class UnsupportedImage(InvalidImage):
+class UnsupportedImage(RequestError):
     """A picture of a format, or with pixels of a kind, that is not taken."""
 
     code = "unsupported_image"
+    param = "input"
 
 
 class ImageTooLarge(RequestError):

@@ -123,8 +123,11 @@ class ServerSettings(Section):
     max_image_pixels: int = Field(
         40_000_000, ge=1, le=89_000_000, description="Most pixels of a picture; each takes 4 to 12 bytes to decode."
     )
-    allow_image_hosts: tuple[str, ...] = Field(
-        (), description="Hosts, as NAME or NAME:PORT, whose pictures may be fetched; none: no address is."
+    allow_image_hosts: tuple[Annotated[str, Field(pattern=r"^([^\s/:@?#\[\]]+|\[[0-9a-fA-F:.]+\])(:\d+)?$")], ...] = (
+        Field(
+            (),
+            description="A host, as NAME or NAME:PORT, whose pictures may be fetched by address; none: no address is.",
+        )
     )
     image_fetch_timeout_s: float = Field(10.0, gt=0, description="Longest time that fetching one picture may take.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")

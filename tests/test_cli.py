@@ -122,14 +122,15 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
         "memory_budget": "3gib", "cpu_lanes": "3",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
         "max_inputs": "5", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "log_level": "error",
-        "log_format": "json",
+        "log_format": "json", "allow_image_host": "images.example:8443",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
     config = effective(**{f"COTENANT_{name.upper()}": value for name, value in values.items()})
     for flag in FLAGS:
         if flag.key:
             section = config["models"][0] if flag.per_model else config[flag.section] if flag.section else config
-            assert str(section[flag.key]).lower() == values[flag.name]
+            value = section[flag.key]
+            assert str(value[0] if isinstance(value, list) else value).lower() == values[flag.name]
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_registry() -> None:

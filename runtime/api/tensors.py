@@ -119,12 +119,14 @@ def quantized(row: Row, kind: OutputDtype) -> NDArray[Any]:
     """
     unit: NDArray[np.float32] = np.clip(row, -1, 1)
     if kind == "int8":
-        return np.rint(unit * 127).astype(np.int8)
+        signed: NDArray[np.int8] = np.rint(unit * 127).astype(np.int8)
+        return signed
     if kind == "uint8":
-        return np.rint((unit + 1) * 127.5).astype(np.uint8)
+        unsigned: NDArray[np.uint8] = np.rint((unit + 1) * 127.5).astype(np.uint8)
+        return unsigned
     if row.shape[-1] % 8:
         raise InvalidEncoding("binary needs a width that is a multiple of 8", param="output_dtype")
-    bits = np.packbits(row > 0, axis=-1)
+    bits: NDArray[np.uint8] = np.packbits(row > 0, axis=-1)
     return bits if kind == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
 
 

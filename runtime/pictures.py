@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageChops, ImageFile, UnidentifiedImageError
 
 from runtime.errors import CotenantError, ImageTooLarge, InvalidImage, UnsupportedImage
+from runtime.picture_structure import check_structure
 from runtime.work import Picture
 
 FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP")
@@ -74,6 +75,7 @@ def inspect(data: bytes, limits: PictureLimits) -> Picture:
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(f"a picture has {len(data)} bytes, this server takes at most {limits.max_bytes}")
     with _reading():
+        check_structure(data)
         image = _open(data)
         width, height = image.size
         _check_shape(width, height, limits.max_pixels)

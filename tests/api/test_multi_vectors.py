@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import httpx2
 import numpy as np
 import orjson
 import pytest
@@ -14,6 +15,7 @@ from runtime.api.app import build_app
 from runtime.api.embeddings import MAX_METADATA_ITEMS
 from runtime.errors import UnknownPrompt
 from runtime.work import Picture, Task
+from tests.api.live import SERVERS, HttpServer, live_server
 from tests.api.test_picture_inputs import BASE64, DATA_URI, PNG
 from tests.fakes import FakeEngine, matrix, spec, status, vector
 
@@ -92,6 +94,16 @@ def test_bytes_only_have_no_metadata(client: TestClient) -> None:
     assert response.content == ROWS.astype("<f4").tobytes()
     assert "metadata" not in response.headers
     assert response.headers["server-timing"]
+
+
+@pytest.mark.parametrize("http", SERVERS)
+def test_the_longest_metadata_fits_a_header(engine: FakeEngine, http: HttpServer) -> None:
+    body = {"model": "org/first", "input": ["a"] * MAX_METADATA_ITEMS, "encoding_format": "bytes"}
+    with live_server(engine, http) as server:
+        response = httpx2.post(f"{server.url}/v1/embeddings", json=body, trust_env=False)
+    metadata = orjson.loads(response.headers["metadata"])
+    assert len(metadata["data"]) == MAX_METADATA_ITEMS
+    assert metadata["data"][-1]["end"] == len(response.content)
 
 
 def test_metadata_too_long_for_a_header_is_refused_before_any_work(client: TestClient, engine: FakeEngine) -> None:

@@ -43,8 +43,14 @@ class Dialect(enum.StrEnum):
     INFINITY = "infinity"
     TEI = "tei"
     COHERE = "cohere"
+    """Jina's clients too."""
+    VOYAGE = "voyage"
     VLLM = "vllm"
+    WEAVIATE = "weaviate"
 
+
+BAD_REQUEST_ALWAYS = frozenset({Dialect.COHERE, Dialect.VOYAGE, Dialect.VLLM, Dialect.WEAVIATE})
+"""Dialects that know no 422."""
 
 UNAVAILABLE = (CapacityError, ModelFailed, DoesNotFit)
 TEI_KINDS: tuple[tuple[str, tuple[type[CotenantError], ...]], ...] = (
@@ -87,7 +93,7 @@ def status_of(error: CotenantError, dialect: Dialect) -> int:
     """The error's own status, but what the dialect's clients expect for schema errors, and TEI's 424."""
     if dialect is Dialect.TEI:
         return tei_status(error)
-    if isinstance(error, InvalidRequest) and dialect in (Dialect.COHERE, Dialect.VLLM):
+    if isinstance(error, InvalidRequest) and dialect in BAD_REQUEST_ALWAYS:
         return 400
     schema_error = isinstance(error, InvalidRequest) and not isinstance(error, BAD_REQUEST_EVERYWHERE)
     return 422 if schema_error and dialect is Dialect.INFINITY else error.status
@@ -116,12 +122,16 @@ def headers_of(error: CotenantError) -> list[Header]:
 
 
 def body_of(error: CotenantError, message: str, dialect: Dialect) -> dict[str, Any]:
-    """OpenAI's error object with what the dialect's clients read beside it; TEI's flat text."""
+    """OpenAI's error object with what the dialect's clients read beside it; TEI's and Weaviate's flat texts."""
     if dialect is Dialect.TEI:
         return {"error": message, "error_type": tei_kind(error)}
+    if dialect is Dialect.WEAVIATE:
+        return {"error": message}
     body: dict[str, Any] = {"error": {"message": message, "type": error.kind, "param": error.param, "code": error.code}}
     if dialect is Dialect.COHERE:
-        body.update(message=message, detail=message)
+        body["message"] = message
+    if dialect in (Dialect.COHERE, Dialect.VOYAGE):
+        body["detail"] = message
     elif dialect is Dialect.INFINITY and isinstance(error, InvalidRequest):
         location = ["body", error.param] if error.param else ["body"]
         body["detail"] = [{"type": error.code, "loc": location, "msg": message}]

@@ -18,8 +18,8 @@ def subclasses(root: type[errors.CotenantError]) -> Iterator[type[errors.Cotenan
 
 
 TREE = [kind for kind in subclasses(errors.CotenantError) if kind.__module__ == errors.__name__]
-NESTED = [dialect for dialect in Dialect if dialect is not Dialect.TEI]
-"""Dialects whose `error` is an object."""
+FLAT = (Dialect.TEI, Dialect.WEAVIATE)
+"""Dialects whose `error` is a text."""
 REQUEST_ERRORS = [kind for kind in TREE if issubclass(kind, errors.RequestError)]
 
 
@@ -30,47 +30,96 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert errors.InvalidRequest.code == errors.RequestError.code
 
 
-@pytest.mark.parametrize("dialect", NESTED)
+@pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize("kind", TREE)
 def test_every_error_renders_in_every_dialect(kind: type[errors.CotenantError], dialect: Dialect) -> None:
     answer = problem(kind("what went wrong"), dialect)
-    body = orjson.loads(answer.body)["error"]
+    error = orjson.loads(answer.body)["error"]
     assert 400 <= answer.status < 600
-    assert (body["message"], body["code"], body["type"]) == ("what went wrong", kind.code, kind.kind)
-    assert body["param"] == kind.param
+    if dialect in FLAT:
+        assert error == "what went wrong"
+        return
+    assert (error["message"], error["code"], error["type"]) == ("what went wrong", kind.code, kind.kind)
+    assert error["param"] == kind.param
 
 
-@pytest.mark.parametrize("dialect", NESTED)
+@pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize("message", ["x" * 10_000, "😀" * 5_000, '"\\\n' * 5_000], ids=["plain", "wide", "escaped"])
 def test_an_endless_message_is_cut(message: str, dialect: Dialect) -> None:
     answer = problem(errors.InvalidRequest(message), dialect)
     assert len(answer.body) < MAX_BODY_BYTES
-    assert orjson.loads(answer.body)["error"]["message"].endswith("…")
+    error = orjson.loads(answer.body)["error"]
+    assert (error if dialect in FLAT else error["message"]).endswith("…")
 
 
 @pytest.mark.parametrize(
-    ("kind", "openai", "infinity"),
+    ("kind", "openai", "infinity", "tei", "others"),
     [
-        (errors.InvalidRequest, 400, 422),
-        (errors.TooManyInputs, 400, 422),
-        (errors.InvalidEncoding, 400, 422),
-        (errors.EmptyInput, 422, 422),
-        (errors.InvalidDimensions, 400, 400),
-        (errors.TokenIdsNotAccepted, 400, 400),
-        (errors.InputTooLong, 400, 400),
-        (errors.UnknownPrompt, 400, 400),
-        (errors.InvalidJson, 400, 400),
-        (errors.ModelNotFound, 404, 404),
-        (errors.UnsupportedMediaType, 415, 415),
-        (errors.BodyTooLarge, 413, 413),
-        (errors.QueueFull, 429, 429),
-        (errors.ModelLoading, 503, 503),
-        (errors.ForwardFailed, 500, 500),
+        (errors.InvalidRequest, 400, 422, 422, 400),
+        (errors.TooManyInputs, 400, 422, 422, 400),
+        (errors.InvalidEncoding, 400, 422, 422, 400),
+        (errors.EmptyInput, 422, 422, 400, 400),
+        (errors.InvalidDimensions, 400, 400, 422, 400),
+        (errors.TokenIdsNotAccepted, 400, 400, 422, 400),
+        (errors.InputTooLong, 400, 400, 422, 400),
+        (errors.UnknownPrompt, 400, 400, 422, 400),
+        (errors.InvalidJson, 400, 400, 400, 400),
+        (errors.ModelRequired, 400, 400, 400, 400),
+        (errors.ModelNotFound, 404, 404, 404, 404),
+        (errors.UnsupportedCapability, 400, 400, 424, 400),
+        (errors.UnsupportedMediaType, 415, 415, 415, 415),
+        (errors.BodyTooLarge, 413, 413, 413, 413),
+        (errors.QueueFull, 429, 429, 429, 429),
+        (errors.ModelLoading, 503, 503, 503, 503),
+        (errors.ModelFailed, 503, 503, 503, 503),
+        (errors.DoesNotFit, 503, 503, 503, 503),
+        (errors.OutOfMemory, 503, 503, 424, 503),
+        (errors.ForwardFailed, 500, 500, 424, 500),
+        (errors.NonFiniteOutput, 500, 500, 424, 500),
     ],
 )
-def test_statuses_by_dialect(kind: type[errors.CotenantError], openai: int, infinity: int) -> None:
+def test_statuses_by_dialect(
+    kind: type[errors.CotenantError], openai: int, infinity: int, tei: int, others: int
+) -> None:
     assert problem(kind("no"), Dialect.OPENAI).status == openai
     assert problem(kind("no"), Dialect.INFINITY).status == infinity
+    assert problem(kind("no"), Dialect.TEI).status == tei
+    for dialect in (Dialect.COHERE, Dialect.VOYAGE, Dialect.VLLM, Dialect.WEAVIATE):
+        assert problem(kind("no"), dialect).status == others
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (errors.EmptyInput, "Empty"),
+        (errors.InvalidRequest, "Validation"),
+        (errors.InvalidJson, "Validation"),
+        (errors.ModelNotFound, "Validation"),
+        (errors.BodyTooLarge, "Validation"),
+        (errors.UnsupportedCapability, "Backend"),
+        (errors.QueueFull, "Overloaded"),
+        (errors.ModelLoading, "Unhealthy"),
+        (errors.Draining, "Unhealthy"),
+        (errors.ModelFailed, "Unhealthy"),
+        (errors.DoesNotFit, "Unhealthy"),
+        (errors.OutOfMemory, "Backend"),
+        (errors.ForwardFailed, "Backend"),
+    ],
+)
+def test_tei_s_clients_get_a_text_and_a_type(kind: type[errors.CotenantError], expected: str) -> None:
+    body = orjson.loads(problem(kind("no"), Dialect.TEI).body)
+    assert body == {"error": "no", "error_type": expected}
+
+
+def test_what_other_clients_read_stands_beside_the_error() -> None:
+    error = {"message": "no", "type": "invalid_request_error", "param": "documents", "code": "too_many_documents"}
+    assert bodies.pop(Dialect.INFINITY)["detail"][0]["loc"] == ["body", "documents"]
+    assert bodies == {
+        Dialect.OPENAI: {"error": error},
+        Dialect.VLLM: {"error": error},
+        Dialect.COHERE: {"error": error, "message": "no", "detail": "no"},
+        Dialect.VOYAGE: {"error": error, "detail": "no"},
+    }
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,11 @@
     │   ├── ModelRequired
     │   ├── ModelNotFound
     │   ├── UnsupportedCapability
+    │   ├── InvalidImage
+    │   ├── UnsupportedImage
+    │   ├── ImageTooLarge
+    │   ├── ImageUrlRefused
+    │   ├── ImageUnreachable
     │   ├── UnsupportedMediaType
     │   ├── BodyTooLarge
     │   ├── RouteNotFound
@@ -196,6 +201,42 @@ class UnsupportedCapability(RequestError):
 
     code = "unsupported_capability"
     param = "model"
+
+
+class InvalidImage(RequestError):
+    """A picture that is no picture: broken base64, damaged or cut off, or too thin to be looked at."""
+
+    code = "invalid_image"
+    param = "input"
+
+
+class UnsupportedImage(RequestError):
+    """A picture of a format, or with pixels of a kind, that is not taken."""
+
+    code = "unsupported_image"
+    param = "input"
+
+
+class ImageTooLarge(RequestError):
+    """A picture of more bytes or pixels than the server takes."""
+
+    status = 413
+    code = "image_too_large"
+    param = "input"
+
+
+class ImageUrlRefused(RequestError):
+    """A picture's address that this server doesn't fetch from."""
+
+    code = "image_url_not_allowed"
+    param = "input"
+
+
+class ImageUnreachable(RequestError):
+    """A picture's address is allowed, but what stands there didn't come: in time, whole, or at all."""
+
+    code = "image_unreachable"
+    param = "input"
 
 
 class UnsupportedMediaType(RequestError):

@@ -131,6 +131,17 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_documents: int = Field(1000, ge=1, description="Most documents that one request may have scored.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
+    max_image_bytes: int = Field(20 * 2**20, ge=1024, description="Largest picture as encoded, bytes.")
+    max_image_pixels: int = Field(
+        40_000_000, ge=1, le=89_000_000, description="Most pixels of a picture; each takes 4 to 12 bytes to decode."
+    )
+    allow_image_hosts: tuple[Annotated[str, Field(pattern=r"^([^\s/:@?#\[\]]+|\[[0-9a-fA-F:.]+\])(:\d+)?$")], ...] = (
+        Field(
+            (),
+            description="A host, as NAME or NAME:PORT, whose pictures may be fetched by address; none: no address is.",
+        )
+    )
+    image_fetch_timeout_s: float = Field(10.0, gt=0, description="Longest time that fetching one picture may take.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
     drain_delay_s: float = Field(
         0.0, ge=0, description="How long online requests are still taken on SIGTERM, once /ready is red."

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired, UnsupportedCapability
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import ABILITIES, Head, Input, Job, Lane, Pair, Result, Task, Timings
+from runtime.work import ABILITIES, Head, Input, Job, Lane, Pair, Picture, Result, Task, Timings
 from runtime.worker import ModelStatus
 
 WIDTH = 4
@@ -45,7 +45,17 @@ def tokens(item: Input) -> int:
     """Its words, and two special tokens; a pair has three."""
     if isinstance(item, Pair):
         return len(item.query.split()) + len(item.document.split()) + 3
-    return len(str(item).split()) + 2
+    return len(written(item).split()) + 2
+
+
+def matrix(text: str) -> NDArray[np.float32]:
+    """`(tokens, 4)`: the text's vector once for each token, with its place in front."""
+    return np.stack([np.concatenate(([place], vector(text)[1:])) for place in range(tokens(text))]).astype(np.float32)
+
+
+def written(item: Input) -> str:
+    """What the fake reads in an input: a picture's size, a list's numbers, a text itself."""
+    return f"{item.width} x {item.height}" if isinstance(item, Picture) else str(item)
 
 
 def spec(name: str = "owner/letters", **fields: Any) -> ModelSpec:
@@ -125,7 +135,8 @@ class FakeMetering:
 
 
 class FakeEngine:
-    """Embeds with `vector`, ranks with `relevance`, classifies with `mood`, at once or when `gate` opens."""
+    """Embeds with `vector` or `matrix`, ranks with `relevance`, classifies with `mood`, at once or behind `gate`."""
+    """
 
     def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None, price: float | None = None) -> None:
         self.specs = specs or (spec(),)
@@ -186,8 +197,9 @@ class FakeEngine:
         return next(task_of(spec) for spec in self.specs if spec.id == job.model)
 
     def _row(self, job: Job, item: Input) -> NDArray[np.float32]:
-        if job.task is Task.EMBED:
-            return vector(str(item))[: job.dimensions]
+        if job.task in (Task.EMBED, Task.MULTI_VECTOR):
+            row = matrix if job.task is Task.MULTI_VECTOR else vector
+            return row(written(item))[..., : job.dimensions]
         return np.array(self.logits[self._own_task(job)](item), dtype=np.float32)
 
     async def _wait(self, job: Job) -> None:

@@ -13,7 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai, probes, rerank_routes, tei, vllm
+from runtime.api import (
+    cohere_embeddings,
+    health,
+    infinity,
+    jina,
+    openai,
+    probes,
+    rerank_routes,
+    tei,
+    tei_embeddings,
+    vllm,
+    vllm_pooling,
+)
 from runtime.api.access import log_plain, trace_of
 from runtime.api.addressing import routed
 from runtime.api.contract import Engine
@@ -35,6 +47,13 @@ HOT_ROUTES: dict[str, HotRoute] = {
     "/predict": tei.predict,
     "/classify": infinity.classify_texts,
     "/v1/classify": infinity.classify_texts,
+    "/embeddings_image": infinity.embeddings_image,
+    "/pooling": vllm_pooling.pooling,
+    "/v1/multi-vector": jina.multi_vector,
+    "/v1/embed": cohere_embeddings.embed_v1,
+    "/v2/embed": cohere_embeddings.embed_v2,
+    "/embed": tei_embeddings.embed,
+    "/embed_all": tei_embeddings.embed_all,
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 from runtime.api.contract import Engine
+from runtime.api.fetching import Fetcher
 from runtime.api.identity import Guard
 from runtime.api.keys import read_keys
 from runtime.api.quota import Quota
+from runtime.pictures import PictureLimits
 
 
 class Edge:
@@ -19,6 +21,12 @@ class Edge:
         self.limits = engine.config.server
         self.guard = Guard(read_keys(self.limits), self.limits)
         self.quota = Quota()
+        self.picture_limits = PictureLimits(self.limits.max_image_pixels, self.limits.max_image_bytes)
+        self.fetcher = Fetcher(
+            self.limits.allow_image_hosts,
+            timeout_s=self.limits.image_fetch_timeout_s,
+            max_bytes=self.limits.max_image_bytes,
+        )
         self.created = int(time.time())
         """`created` of every model: when this process began to serve it."""
         self._compute: dict[str, bytes] = {}

@@ -1,61 +1,180 @@
-"""An embedding request from its bytes to its answer's bytes, whatever the dialect."""
+"""A request for vectors from its bytes to its answer's bytes, whatever the dialect.
+
+The model decides what it gives: an embedder one vector an input, a late-interaction model a row a token.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import lane_of, off_loop, read_json, run_job
+from runtime.api.parts import Reference, Source
+from runtime.api.pictures import picture_inputs
+from runtime.api.problems import Answer
 from runtime.api.record import Record
-from runtime.api.schemas import EmbeddingRequest, parse_embedding, refuse_token_ids
-from runtime.api.tensors import embedding_items, render, wire_bytes
+from runtime.api.schemas import (
+    EmbeddingRequest,
+    VectorOptions,
+    json_object,
+    refuse_token_ids,
+    sources_of,
+    validated,
+)
+from runtime.api.tensors import Wire, concatenated, embedding_items, render, wire_bytes
+from runtime.api.token_pooling import pooled
+from runtime.errors import InvalidEncoding, UnsupportedCapability
 from runtime.registry import ModelSpec
 from runtime.work import Input, Job, Lane, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
 
+VECTORS = (Task.EMBED, Task.MULTI_VECTOR)
+"""Tasks that give vectors, the first preferred where no model is named."""
 
-async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelope) -> bytes:
-    """The answer's JSON. Raises CotenantError."""
+MAX_METADATA_ITEMS = 256
+"""A header that says more is longer than what clients read (32 KiB, and often less)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorForm:
+    """What a route of OpenAI's kind adds to it: its fields, its inputs, its answer."""
+
+    envelope: Envelope
+    schema: type[EmbeddingRequest] = EmbeddingRequest
+    sources: Callable[[EmbeddingRequest, int], list[Source]] = sources_of
+    """The request's inputs, at most so many."""
+    tasks: Sequence[Task] = VECTORS
+    modality: str = "text"
+    """Where the body names none."""
+    kind: str = "embedding"
+    """`object` of each item of `data`."""
+    key: str = "embedding"
+    """Where in an item its vector stands."""
+
+
+async def embed(edge: Edge, exchange: Exchange, record: Record, form: VectorForm) -> bytes | Answer:
+    """The answer in the route's form. Raises CotenantError."""
     body = await read_json(edge, exchange)
-    request, inputs = await off_loop(len(body), parse_embedding, body, edge.limits.max_inputs)
-    spec = meant(edge, exchange, request.model, Task.EMBED)
-    record.model = spec.name
-    if not spec.accept_token_ids:
-        refuse_token_ids(inputs)
-    job = embedding_job(request, spec, inputs, lane_of(exchange, request.priority), exchange.request_id)
-    result = await run_job(edge, exchange, record, job)
+    request, sources = await off_loop(len(body), parsed, body, form, edge.limits.max_inputs)
+    spec, result = await vectors(edge, exchange, record, request, sources, form.tasks)
     started = time.perf_counter()
     size_bytes = wire_bytes(result.rows, request.encoding_format)
-    answer = await off_loop(size_bytes, rendered, result, request, spec.name, envelope)
-    record.render_ms = (time.perf_counter() - started) * 1000
+    answer = await off_loop(size_bytes, rendered, result, request, spec.name, form)
+    record.render_ms += (time.perf_counter() - started) * 1000
     return answer
 
 
-def embedding_job(request: EmbeddingRequest, spec: ModelSpec, inputs: Sequence[Input], lane: Lane, job_id: str) -> Job:
-    """The request with its defaults resolved."""
-    limit = request.truncate_prompt_tokens
+def parsed(body: bytes, form: VectorForm, max_inputs: int) -> tuple[EmbeddingRequest, list[Source]]:
+    """The request and its inputs. Raises RequestError."""
+    request = validated(form.schema, {"modality": form.modality, **json_object(body)})
+    sources = form.sources(request, max_inputs)
+    if request.encoding_format == "bytes" and len(sources) > MAX_METADATA_ITEMS:
+        raise InvalidEncoding(
+            f"bytes takes at most {MAX_METADATA_ITEMS} inputs, for its metadata is a header: ask for bytes_only"
+        )
+    return request, sources
+
+
+async def vectors(
+    edge: Edge,
+    exchange: Exchange,
+    record: Record,
+    options: VectorOptions,
+    sources: Sequence[Source],
+    tasks: Sequence[Task] = VECTORS,
+) -> tuple[ModelSpec, Result]:
+    """The model that was meant and its rows for the sources, in order. Raises CotenantError."""
+    spec, task = vector_model(edge, exchange, options.model, tasks)
+    record.model, record.task = spec.name, task
+    if not spec.accept_token_ids:
+        refuse_token_ids(sources)
+    job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
+    inputs = await inputs_of(edge, exchange, spec, sources)
+    result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
+    if task is Task.MULTI_VECTOR and options.pool_factor > 1:
+        started = time.perf_counter()
+        rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])
+        result = replace(result, rows=rows)
+        record.render_ms = (time.perf_counter() - started) * 1000
+    return spec, result
+
+
+async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, sources: Sequence[Source]) -> Sequence[Input]:
+    """The sources with their pictures had and their headers checked. Raises CotenantError."""
+    texts = [source for source in sources if not isinstance(source, Reference)]
+    if len(texts) == len(sources):
+        return texts
+    check_sight(edge, spec.id)
+    return await exchange.while_connected(picture_inputs(edge, sources))
+
+
+def check_sight(edge: Edge, model_id: str) -> None:
+    """Raises UnsupportedCapability where the model, once loaded, takes no pictures."""
+    for status in edge.engine.describe():
+        if status.id == model_id and status.modalities and "image" not in status.modalities:
+            raise UnsupportedCapability(f"{status.name} takes {', '.join(status.modalities)}", param="modality")
+
+
+def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequence[Task]) -> tuple[ModelSpec, Task]:
+    """The model that is meant and the first of `tasks` that it does.
+
+    Raises ModelNotFound, ModelRequired, UnsupportedCapability.
+    """
+    for task in tasks[:-1]:
+        with contextlib.suppress(UnsupportedCapability):
+            return meant(edge, exchange, name, task), task
+    return meant(edge, exchange, name, tasks[-1]), tasks[-1]
+
+
+def vector_job(options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane, job_id: str) -> Job:
+    """The request with its defaults resolved, before it has inputs."""
+    limit = options.truncate_prompt_tokens
     return Job(
         id=job_id,
         model=spec.id,
-        task=Task.EMBED,
-        inputs=inputs,
+        task=task,
+        inputs=(),
         lane=lane,
-        dimensions=request.dimensions or None,
-        normalize=request.normalize,
-        prompt_name=request.prompt_name or request.input_type,
-        truncate=request.truncate != "none",
-        truncation_side=request.side,
+        dimensions=options.dimensions or None,
+        normalize=options.normalize,
+        prompt_name=options.prompt_name or options.input_type,
+        truncate=options.truncate != "none",
+        truncation_side=options.side,
         max_tokens=None if limit == -1 else limit,
     )
 
 
-def rendered(result: Result, request: EmbeddingRequest, model: str, envelope: Envelope) -> bytes:
-    """The result in the request's encoding and the dialect's envelope."""
-    items = embedding_items(result.rows, request.encoding_format, request.embed_dtype)
-    return render(envelope(model, items, result.tokens))
+def wire_of(request: EmbeddingRequest) -> Wire:
+    """How the request wants its vectors written."""
+    return Wire(
+        encoding_format=request.encoding_format,
+        embed_dtype=request.embed_dtype,
+        endianness=request.endianness,
+        output_dtype=request.output_dtype,
+    )
+
+
+def rendered(result: Result, request: EmbeddingRequest, model: str, form: VectorForm) -> bytes | Answer:
+    """The result in the request's encoding and the route's form."""
+    wire = wire_of(request)
+    if wire.encoding_format in ("bytes", "bytes_only"):
+        return octets(result, wire, model, form)
+    items = embedding_items(result.rows, wire, kind=form.kind, key=form.key)
+    return render(form.envelope(model, items, result.tokens))
+
+
+def octets(result: Result, wire: Wire, model: str, form: VectorForm) -> Answer:
+    """vLLM's form for bulk: the numbers as they are, and the envelope, without them, in a header."""
+    body, places = concatenated(result.rows, wire)
+    described = form.envelope(model, places, result.tokens)
+    headers = ((b"metadata", render(described)),) if wire.encoding_format == "bytes" else ()
+    return Answer(200, headers, body, b"application/octet-stream")

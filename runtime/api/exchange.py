@@ -100,9 +100,11 @@ class Exchange:
                 return
         await self._send(message)
 
-    async def respond(self, status: int, headers: Iterable[Header], body: bytes) -> None:
-        """Send a JSON answer whole: one start with `content-length`, one body."""
-        fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    async def respond(
+        self, status: int, headers: Iterable[Header], body: bytes, media_type: bytes = b"application/json"
+    ) -> None:
+        """Send an answer whole: one start with `content-length`, one body."""
+        fields = [(b"content-type", media_type), (b"content-length", b"%d" % len(body)), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": fields})
         await self.send({"type": "http.response.body", "body": body})
 

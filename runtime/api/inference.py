@@ -21,8 +21,8 @@ from runtime.work import Job, Lane, Result, Task, characters
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes]]
-"""Reads the exchange's body, fills the record in, returns the answer's JSON. Raises CotenantError."""
+Handler = Callable[[Edge, Exchange, Record], Awaitable[bytes | Answer]]
+"""Reads the exchange's body, fills the record in, returns the answer or its JSON. Raises CotenantError."""
 
 LOG = logging.getLogger("cotenant.api")
 
@@ -41,7 +41,7 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
         record.status = answer.status
         if not exchange.disconnected:
             headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
-            await exchange.respond(answer.status, headers, answer.body)
+            await exchange.respond(answer.status, headers, answer.body, answer.media_type)
     finally:
         total_ms = elapsed_ms(exchange)
         observe(edge.engine.metering, record, total_ms)
@@ -52,7 +52,8 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handl
     """What the handler made, or the error it ended in, in the dialect that the record ends up with."""
     try:
         exchange.require_caller()
-        return Answer(200, (), await handler(edge, exchange, record))
+        answer = await handler(edge, exchange, record)
+        return answer if isinstance(answer, Answer) else Answer(200, (), answer)
     except CotenantError as error:
         record.code = error.code
         return problem(error, record.surface)

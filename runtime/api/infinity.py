@@ -1,4 +1,4 @@
-"""Infinity's dialect: `POST /embeddings`, `/rerank`, `/classify`, `GET /models`.
+"""Infinity's dialect: `POST /embeddings`, `/embeddings_image`, `/rerank`, `/classify`, `GET /models`.
 
 Answer shapes as infinity-emb 0.0.78 sends them.
 """
@@ -19,7 +19,7 @@ from runtime.api.catalogue import model_list
 from runtime.api.classify import Classes, ClassForm, classify
 from runtime.api.cohere import result_list, scored_result
 from runtime.api.edge import Edge
-from runtime.api.embeddings import embed
+from runtime.api.embeddings import VectorForm, embed
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
 from runtime.api.openai import embedding_list
@@ -37,7 +37,12 @@ OWNER = "infinity"
 
 async def embeddings(edge: Edge, exchange: Exchange) -> None:
     """`POST /embeddings`."""
-    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, envelope=identified_list))
+    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, form=EMBEDDINGS))
+
+
+async def embeddings_image(edge: Edge, exchange: Exchange) -> None:
+    """`POST /embeddings_image`: strings are pictures. Deprecated there; `modality` says the same."""
+    await infer(edge, exchange, Dialect.INFINITY, Task.EMBED, partial(embed, form=IMAGE_EMBEDDINGS))
 
 
 def identified_list(model: str, items: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
@@ -89,6 +94,10 @@ CLASSIFY_FORMATS = {
 def new_id() -> str:
     """An id of Infinity's form."""
     return f"infinity-{uuid.uuid4()}"
+
+
+EMBEDDINGS = VectorForm(envelope=identified_list)
+IMAGE_EMBEDDINGS = VectorForm(envelope=identified_list, modality="image")
 
 
 def routes(edge: Edge) -> list[Route]:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from runtime.api.catalogue import find_item, model_list
 from runtime.api.edge import Edge
-from runtime.api.embeddings import embed
+from runtime.api.embeddings import VectorForm, embed
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
 from runtime.api.problems import Dialect
@@ -26,7 +26,7 @@ OWNER = "cotenant"
 
 async def embeddings(edge: Edge, exchange: Exchange) -> None:
     """`POST /v1/embeddings`."""
-    await infer(edge, exchange, Dialect.OPENAI, Task.EMBED, partial(embed, envelope=embedding_list))
+    await infer(edge, exchange, Dialect.OPENAI, Task.EMBED, partial(embed, form=EMBEDDINGS))
 
 
 def embedding_list(model: str, items: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
@@ -37,6 +37,9 @@ def embedding_list(model: str, items: list[dict[str, Any]], tokens: int) -> dict
         "model": model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
+
+
+EMBEDDINGS = VectorForm(envelope=embedding_list)
 
 
 def routes(edge: Edge) -> list[Route]:

@@ -72,6 +72,7 @@ class Answer:
     status: int
     headers: tuple[Header, ...]
     body: bytes
+    media_type: bytes = b"application/json"
 
 
 def problem(error: CotenantError, dialect: Dialect) -> Answer:

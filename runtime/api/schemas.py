@@ -13,14 +13,14 @@ import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
+from runtime.api.parts import Source, checked_length, conversations, references
+from runtime.api.tensors import EmbedDtype, EncodingFormat, Endianness, OutputDtype
 from runtime.errors import (
-    EmptyInput,
     InvalidDimensions,
     InvalidEncoding,
     InvalidJson,
     InvalidRequest,
     TokenIdsNotAccepted,
-    TooManyInputs,
     UnsupportedCapability,
 )
 from runtime.work import Input
@@ -32,6 +32,10 @@ FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
     "output_dimension": InvalidDimensions,
     "encoding_format": InvalidEncoding,
     "embed_dtype": InvalidEncoding,
+    "output_dtype": InvalidEncoding,
+    "embedding_type": InvalidEncoding,
+    "embedding_types": InvalidEncoding,
+    "endianness": InvalidEncoding,
 }
 
 TOKEN_IDS_REMEDY = (
@@ -73,21 +77,16 @@ def token_limit(value: object) -> object:
     return value
 
 
-class EmbeddingRequest(BaseModel):
-    """The body of `/v1/embeddings` and `/embeddings`."""
+class VectorOptions(BaseModel):
+    """What every dialect may say about the vectors it wants, apart from the inputs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
 
-    input: Any
-    """Checked by `inputs_of`, which is faster and clearer than a union of lists."""
     model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    embed_dtype: Literal["float32", "float16"] | None = None
     dimensions: Annotated[int, Strict(), Field(ge=0)] = Field(
         0, validation_alias=AliasChoices("dimensions", "output_dimension")
     )
     """0: the model's own width."""
-    modality: str = "text"
     normalize: bool | None = None
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     truncate_prompt_tokens: Annotated[int, BeforeValidator(token_limit)] = -1
@@ -98,6 +97,8 @@ class EmbeddingRequest(BaseModel):
     prompt_name: str | None = None
     input_type: str | None = None
     """A prompt's name, as Cohere, Voyage and vLLM call it."""
+    pool_factor: Annotated[int, Strict(), Field(ge=1, le=3)] = 1
+    """Of multi-vectors: about one row for so many; see `api/token_pooling.py`."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
 
@@ -107,12 +108,32 @@ class EmbeddingRequest(BaseModel):
         return self.truncation_side or CUT_SIDES.get(self.truncate)
 
 
-def parse_embedding(body: bytes, max_inputs: int) -> tuple[EmbeddingRequest, list[Input]]:
-    """The request and its inputs. Raises RequestError."""
-    request = validated(EmbeddingRequest, json_object(body))
+class EmbeddingRequest(VectorOptions):
+    """The body of `/v1/embeddings`, `/embeddings` and `/pooling`."""
+
+    input: Any = None
+    """Checked by `inputs_of`, which is faster and clearer than a union of lists."""
+    messages: Any = None
+    """Chat style, in place of `input`; checked by `conversations`."""
+    modality: str = "text"
+    """What the strings in `input` are: `text` or `image`."""
+    encoding_format: EncodingFormat = "float"
+    embed_dtype: EmbedDtype | None = None
+    endianness: Endianness = "little"
+    output_dtype: OutputDtype = Field("float", validation_alias=AliasChoices("output_dtype", "embedding_type"))
+
+
+def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
+    """The request's inputs, from `messages` or `input`. Raises RequestError."""
+    if request.messages is not None:
+        return conversations(request.messages, max_inputs)
+    if request.modality == "image":
+        return references(request.input, max_inputs)
     if request.modality != "text":
-        raise UnsupportedCapability("modality must be 'text': this route embeds text", param="modality")
-    return request, inputs_of(request.input, max_inputs)
+        raise UnsupportedCapability("modality must be 'text' or 'image'", param="modality")
+    if request.input is None:
+        raise InvalidRequest("input is required", param="input")
+    return [*inputs_of(request.input, max_inputs)]
 
 
 def json_object(body: bytes) -> dict[str, Any]:
@@ -146,29 +167,26 @@ def invalid_field(error: ValidationError) -> InvalidRequest:
     return FIELD_ERRORS.get(param, InvalidRequest)(message, param=param)
 
 
-def inputs_of(value: object, max_inputs: int) -> list[Input]:
-    """`input` as a list of texts or of token ids; the empty text is a text. Raises InvalidRequest's kinds."""
+def inputs_of(value: object, max_inputs: int, param: str = "input") -> list[Input]:
+    """The field `param` as a list of texts or of token ids; the empty text is a text. Raises InvalidRequest's kinds."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list):
-        raise InvalidRequest("input must be a string or a list of strings", param="input")
-    if not value:
-        raise EmptyInput("input is an empty list")
-    if type(value[0]) is int:
-        return [token_ids(value, 0)]
-    if len(value) > max_inputs:
-        raise TooManyInputs(f"input holds {len(value)} texts, this server takes at most {max_inputs} in one request")
-    return [item if type(item) is str else token_ids(item, index) for index, item in enumerate(value)]
+        raise InvalidRequest(f"{param} must be a string or a list of strings", param=param)
+    if value and type(value[0]) is int:
+        return [token_ids(value, 0, param)]
+    checked_length(value, max_inputs, param)
+    return [item if type(item) is str else token_ids(item, index, param) for index, item in enumerate(value)]
 
 
-def token_ids(item: object, index: int) -> list[int]:
+def token_ids(item: object, index: int, param: str) -> list[int]:
     """An input that is no text as token ids. Raises InvalidRequest where it is neither."""
     if not isinstance(item, list) or not item or not all(type(token) is int and token >= 0 for token in item):
-        raise InvalidRequest(f"input[{index}] must be a string", param="input")
+        raise InvalidRequest(f"{param}[{index}] must be a string", param=param)
     return item
 
 
-def refuse_token_ids(inputs: Sequence[Input]) -> None:
-    """For models that take only text. Raises TokenIdsNotAccepted, which says what to do."""
-    if not all(isinstance(item, str) for item in inputs):
+def refuse_token_ids(inputs: Sequence[Source]) -> None:
+    """For models that take only text or pictures. Raises TokenIdsNotAccepted, which says what to do."""
+    if any(isinstance(item, list) for item in inputs):
         raise TokenIdsNotAccepted(TOKEN_IDS_REMEDY)

@@ -1,0 +1,65 @@
+"""TEI's dialect for vectors: `POST /embed`, `POST /embed_all`. Shapes as text-embeddings-inference 1.9 sends them.
+
+Its answers are bare lists. It names no model: the body's `model`, the header `x-model-id` or the only model counts.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+
+from runtime.api.edge import Edge
+from runtime.api.embeddings import vectors
+from runtime.api.exchange import Exchange
+from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.parts import Source
+from runtime.api.problems import Dialect
+from runtime.api.record import Record
+from runtime.api.schemas import VectorOptions, inputs_of, json_object, validated
+from runtime.api.tensors import wire_bytes
+from runtime.errors import InvalidDimensions
+from runtime.work import Result, Task
+
+
+class TeiRequest(VectorOptions):
+    """The body of both routes."""
+
+    inputs: Any
+    """Checked by `inputs_of`."""
+    normalize: bool | None = True
+
+
+async def embed(edge: Edge, exchange: Exchange) -> None:
+    """`POST /embed`: one vector an input, a list of them even for one."""
+    await infer(edge, exchange, Dialect.TEI, Task.EMBED, partial(bare_vectors, task=Task.EMBED))
+
+
+async def embed_all(edge: Edge, exchange: Exchange) -> None:
+    """`POST /embed_all`: a vector a token, of late-interaction models."""
+    await infer(edge, exchange, Dialect.TEI, Task.MULTI_VECTOR, partial(bare_vectors, task=Task.MULTI_VECTOR))
+
+
+async def bare_vectors(edge: Edge, exchange: Exchange, record: Record, task: Task) -> bytes:
+    """The rows as nested lists. Raises CotenantError."""
+    body = await read_json(edge, exchange)
+    request, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
+    _, result = await vectors(edge, exchange, record, request, sources, (task,))
+    return await off_loop(wire_bytes(result.rows, "float"), nested, result)
+
+
+def parse(body: bytes, max_inputs: int) -> tuple[TeiRequest, list[Source]]:
+    """The request and its inputs. Raises RequestError."""
+    fields = json_object(body)
+    if fields.get("dimensions") == 0:
+        raise InvalidDimensions("dimensions must be at least 1")
+    request = validated(TeiRequest, fields)
+    return request, [*inputs_of(request.inputs, max_inputs, "inputs")]
+
+
+def nested(result: Result) -> bytes:
+    """The rows as JSON numbers."""
+    rows = [np.ascontiguousarray(row, dtype=np.float32) for row in result.rows]
+    return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -112,14 +112,16 @@ def test_tei_s_clients_get_a_text_and_a_type(kind: type[errors.CotenantError], e
 
 
 def test_what_other_clients_read_stands_beside_the_error() -> None:
-    error = {"message": "no", "type": "invalid_request_error", "param": "documents", "code": "too_many_documents"}
-    assert bodies.pop(Dialect.INFINITY)["detail"][0]["loc"] == ["body", "documents"]
+    error = {"message": "no", "type": "invalid_request_error", "param": "input", "code": "too_many_inputs"}
+    bodies = {d: orjson.loads(problem(errors.TooManyInputs("no"), d).body) for d in Dialect if d not in FLAT}
+    assert bodies.pop(Dialect.INFINITY)["detail"][0]["loc"] == ["body", "input"]
     assert bodies == {
         Dialect.OPENAI: {"error": error},
         Dialect.VLLM: {"error": error},
         Dialect.COHERE: {"error": error, "message": "no", "detail": "no"},
         Dialect.VOYAGE: {"error": error, "detail": "no"},
     }
+    assert orjson.loads(problem(errors.TooManyInputs("no"), Dialect.WEAVIATE).body) == {"error": "no"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json
+from runtime.api.inference import lane_of, off_loop, read_json, run_job
 from runtime.api.parts import Reference, Source
 from runtime.api.pictures import picture_inputs
 from runtime.api.problems import Answer
@@ -31,7 +31,7 @@ from runtime.api.tensors import Wire, concatenated, embedding_items, render, wir
 from runtime.api.token_pooling import pooled
 from runtime.errors import InvalidEncoding, UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Job, Lane, Result, Task
+from runtime.work import Input, Job, Lane, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -96,13 +96,9 @@ async def vectors(
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(sources)
-    record.lane = lane_of(exchange, options.priority)
-    record.compute = edge.compute(spec.id)
-    record.inputs = len(sources)
-    record.characters = sum(len(item) for item in sources if isinstance(item, str))
-    job = vector_job(options, spec, task, record.lane, exchange.request_id)
-    result = await exchange.while_connected(run(edge, job, sources))
-    note(result, record)
+    inputs = await seen(edge, exchange, spec, sources)
+    job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
+    result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
         rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])
@@ -111,11 +107,13 @@ async def vectors(
     return spec, result
 
 
-async def run(edge: Edge, job: Job, sources: Sequence[Source]) -> Result:
-    """The job's result for these sources, whose pictures are had first. Raises CotenantError."""
-    if any(isinstance(source, Reference) for source in sources):
-        check_sight(edge, job.model)
-    return await edge.engine.run(replace(job, inputs=await picture_inputs(edge, sources)))
+async def seen(edge: Edge, exchange: Exchange, spec: ModelSpec, sources: Sequence[Source]) -> list[Input]:
+    """The sources with their pictures in place. Raises CotenantError."""
+    texts = [source for source in sources if not isinstance(source, Reference)]
+    if len(texts) == len(sources):
+        return texts
+    check_sight(edge, spec.id)
+    return await exchange.while_connected(picture_inputs(edge, sources))
 
 
 def check_sight(edge: Edge, model_id: str) -> None:
@@ -153,13 +151,6 @@ def vector_job(options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane, 
         truncation_side=options.side,
         max_tokens=None if limit == -1 else limit,
     )
-
-
-def note(result: Result, record: Record) -> None:
-    """What the request turned out to cost."""
-    record.tokens = result.tokens
-    record.truncated_inputs = result.truncated_inputs
-    record.timings = result.timings
 
 
 def wire_of(request: EmbeddingRequest) -> Wire:

@@ -14,7 +14,7 @@ from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
 from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
-from runtime.work import Lane, Task
+from runtime.work import Job, Lane, Result, Task, characters
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,6 +56,19 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, dialect: Diale
         LOG.exception("request %s ended in a bug", exchange.request_id)
         record.code = CotenantError.code
         return internal_problem(exchange.request_id, dialect)
+
+
+async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
+    """The job's result, with what it is and what it cost on record. Raises CotenantError."""
+    record.lane = job.lane
+    record.compute = edge.compute(job.model)
+    record.inputs = len(job.inputs)
+    record.characters = sum(map(characters, job.inputs))
+    result = await exchange.while_connected(edge.engine.run(job))
+    record.tokens = result.tokens
+    record.truncated_inputs = result.truncated_inputs
+    record.timings = result.timings
+    return result
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:

@@ -33,8 +33,6 @@ async def picture_inputs(edge: Edge, sources: Sequence[Source]) -> list[Input]:
 
     Raises InvalidImage, UnsupportedImage, ImageTooLarge, ImageUrlRefused, ImageUnreachable.
     """
-    if not any(isinstance(source, Reference) for source in sources):
-        return [source for source in sources if not isinstance(source, Reference)]
     texts = [source.text for source in sources if isinstance(source, Reference)]
     fetched = await _fetch_all(edge, [text for text in texts if is_address(text)])
     size_bytes = sum(map(len, texts)) + sum(map(len, fetched.values()))

@@ -60,7 +60,7 @@ class PictureLimits:
     """How large a picture may be before it is decoded."""
 
     max_pixels: int
-    """Width times height. A decoded pixel takes 4 bytes, at times 12 while it is converted."""
+    """Width times height. A decoded pixel takes 4 bytes, and 8 while transparency or 16 bits are converted."""
     max_bytes: int
     """As encoded."""
 
@@ -164,7 +164,8 @@ def _rgb(image: Image.Image) -> Image.Image:
 def _grey_16(image: Image.Image) -> Image.Image:
     """The high byte of each pixel, as PNG readers reduce 16 bits; the one transparent value becomes white."""
     values = np.asarray(image)
-    grey = (values >> 8).astype(np.uint8)
+    grey = np.empty(values.shape, np.uint8)
+    np.right_shift(values, 8, out=grey, casting="unsafe")
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):
         grey[values == transparent] = 255

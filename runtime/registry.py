@@ -133,7 +133,7 @@ class ServerSettings(Section):
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     max_image_bytes: int = Field(20 * 2**20, ge=1024, description="Largest picture as encoded, bytes.")
     max_image_pixels: int = Field(
-        40_000_000, ge=1, le=89_000_000, description="Most pixels of a picture; each takes 4 to 12 bytes to decode."
+        40_000_000, ge=1, le=89_000_000, description="Most pixels of a picture; each takes 4 to 8 bytes to decode."
     )
     allow_image_hosts: tuple[Annotated[str, Field(pattern=r"^([^\s/:@?#\[\]]+|\[[0-9a-fA-F:.]+\])(:\d+)?$")], ...] = (
         Field(

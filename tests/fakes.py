@@ -136,7 +136,6 @@ class FakeMetering:
 
 class FakeEngine:
     """Embeds with `vector` or `matrix`, ranks with `relevance`, classifies with `mood`, at once or behind `gate`."""
-    """
 
     def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None, price: float | None = None) -> None:
         self.specs = specs or (spec(),)

@@ -15,7 +15,11 @@ from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
+<<<<<<< HEAD
 from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
+=======
+from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
+>>>>>>> wt-images
 from runtime.work import Job, Lane, Result, Task, characters
 
 P = ParamSpec("P")
@@ -76,6 +80,19 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
             metering.observe_candidates(record.model, "truncated", record.truncated_inputs)
     elif record.candidates and record.code in CAPPED:
         metering.observe_candidates(record.model, "capped", record.candidates)
+
+
+async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
+    """The job's result, with what it is and what it cost on record. Raises CotenantError."""
+    record.lane = job.lane
+    record.compute = edge.compute(job.model)
+    record.inputs = len(job.inputs)
+    record.characters = sum(map(characters, job.inputs))
+    result = await exchange.while_connected(edge.engine.run(job))
+    record.tokens = result.tokens
+    record.truncated_inputs = result.truncated_inputs
+    record.timings = result.timings
+    return result
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:

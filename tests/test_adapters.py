@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def make_adapter(base: Path, folder: Path, task: TaskType, base_name: str) -> Pa
         for name, weight in adapted.named_parameters():
             if "lora_" in name or "classifier" in name:
                 weight.normal_(0, 0.2)
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     file = folder / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base_name}))
     return folder
@@ -96,7 +97,8 @@ def test_a_merged_embedder_gives_pefts_vectors_with_its_bases_pooling(base: Path
     assert task_of_files(folder) is Task.EMBED
     reference = SentenceTransformer(str(base), device="cpu")
     plain = reference.encode(["a text"], show_progress_bar=False)[0]
-    reference[0].model = PeftModel.from_pretrained(reference[0].model, str(folder))
+    transformer: Any = reference[0]
+    transformer.model = PeftModel.from_pretrained(transformer.model, str(folder))
     model = load(folder, Task.EMBED)
     job = Job(id="job", model="m", task=Task.EMBED, inputs=["a text"])
     row = model.launch(model.prepare(job)).land()[0]

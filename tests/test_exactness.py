@@ -9,8 +9,15 @@ import pytest
 
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
-from runtime.models.exactness import FP32_TOLERANCE, LONGEST_PROBE_WORDS, choose_execution, probe_texts
-from runtime.work import Job, Prepared, Row
+from runtime.models.exactness import (
+    FP32_TOLERANCE,
+    LONGEST_PROBE_WORDS,
+    Probes,
+    choose_execution,
+    choose_layout,
+    probe_texts,
+)
+from runtime.work import Job, Prepared, Row, Task
 from tests.doubles import HostFlight
 
 Fault = Callable[[Row, int], Row]
@@ -191,6 +198,39 @@ def test_recorded_batches_that_differ_are_dropped_and_the_layout_stays(replay: F
     assert (model.execution, model.replaying) == ("packed", False)
     assert "replay not used" in reason
     assert "packed: equal to the reference" in reason
+
+
+# -- logits -----------------------------------------------------------------------------------------------------
+
+
+def choose_for_logits(fault: Fault, half: bool = False) -> str:
+    """The layout for a model whose packed logits have `fault`; the largest logit is 4, others are near 0."""
+    texts = probe_texts(None)
+    rows = [np.array([4.0 if place == 3 else 1e-4]) for place in range(len(texts))]
+    right = {len(text.split()): row for text, row in zip(texts, rows, strict=True)}
+    job = Job(id="job", model="m", task=Task.RERANK, inputs=texts)
+
+    class Logits(Layouts):
+        def _right(self, words: int) -> Row:
+            return right[words]
+
+    logits = Logits({"packed": fault})
+    choose_layout(logits, "auto", half, Probes(job=job, reference=lambda: rows, logits=True))
+    return logits.execution
+
+
+def plus(difference: float) -> Fault:
+    return lambda row, words: row + difference
+
+
+def test_a_logit_near_zero_is_compared_with_the_largest() -> None:
+    assert choose_for_logits(plus(2e-5)) == "packed"
+    assert choose_for_logits(plus(8e-5)) == "buckets"
+
+
+def test_logits_in_half_precision_may_round_but_not_change_sides() -> None:
+    assert choose_for_logits(plus(0.1), half=True) == "packed"
+    assert choose_for_logits(plus(0.2), half=True) == "buckets"
 
 
 # -- the texts --------------------------------------------------------------------------------------------------

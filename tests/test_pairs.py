@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -132,13 +133,15 @@ class Measured:
 def test_of_a_megabyte_only_a_window_is_read() -> None:
     own = Counting("MiniLM", 512)
     measured = Measured(own._open)
-    own._open = measured
     megabyte = "some words of prose " * 50_000
-    item = own.encode_inputs([Pair("a query", megabyte)], PairLimit(whole=own.default_limit), "")[0]
-    assert (item.tokens, item.truncated) == (512, True)
-    assert measured.characters < 20_000
-    own.encode_inputs([Pair(megabyte, "a document")], PairLimit(whole=own.default_limit), "")
-    assert measured.characters < 40_000
+    limit = PairLimit(whole=own.default_limit)
+    with patch.object(own, "_open", measured):
+        long_document = own.encode_inputs([Pair("a query", megabyte)], limit, "")[0]
+        assert measured.characters < 20_000
+        long_query = own.encode_inputs([Pair(megabyte, "a document")], limit, "")[0]
+        assert measured.characters < 40_000
+    assert (long_document.tokens, long_document.truncated) == (512, True)
+    assert (long_query.tokens, long_query.truncated) == (512, True)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 50))

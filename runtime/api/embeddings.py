@@ -97,13 +97,8 @@ async def vectors(
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(sources)
-<<<<<<< HEAD
     job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
     inputs = await inputs_of(edge, exchange, spec, sources)
-=======
-    inputs = await seen(edge, exchange, spec, sources)
-    job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
->>>>>>> wt-images
     result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
@@ -113,13 +108,8 @@ async def vectors(
     return spec, result
 
 
-<<<<<<< HEAD
 async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, sources: Sequence[Source]) -> Sequence[Input]:
     """The sources with their pictures had and their headers checked. Raises CotenantError."""
-=======
-async def seen(edge: Edge, exchange: Exchange, spec: ModelSpec, sources: Sequence[Source]) -> list[Input]:
-    """The sources with their pictures in place. Raises CotenantError."""
->>>>>>> wt-images
     texts = [source for source in sources if not isinstance(source, Reference)]
     if len(texts) == len(sources):
         return texts

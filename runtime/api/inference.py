@@ -15,11 +15,7 @@ from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
-<<<<<<< HEAD
 from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
-=======
-from runtime.errors import CotenantError, InvalidRequest, UnsupportedMediaType
->>>>>>> wt-images
 from runtime.work import Job, Lane, Result, Task, characters
 
 P = ParamSpec("P")

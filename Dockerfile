@@ -20,12 +20,15 @@ RUN pip install --no-cache-dir --requirement requirements.txt \
 
 COPY pyproject.toml README.md LICENSE model_registry.yaml ./
 COPY runtime ./runtime
+COPY scripts/random_page_model.py ./scripts/
 RUN pip install --no-cache-dir --no-deps .
 
 # Models land in /data, which a volume keeps.
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin cotenant \
     && install --directory --owner=cotenant --group=cotenant /data
 USER 10001
+# The page-image model of the default registry, with random weights.
+RUN python -P scripts/random_page_model.py
 VOLUME /data
 
 EXPOSE 7997

@@ -21,6 +21,7 @@ import torch
 from colpali_engine.models import ColPali, ColPaliProcessor
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PaliGemmaConfig, PreTrainedTokenizerFast, SiglipImageProcessor
+from transformers.utils.logging import disable_progress_bar
 
 from runtime.sources import cache_folder
 
@@ -146,6 +147,7 @@ def _lines() -> Iterator[str]:
 
 def main() -> None:
     """Make the model where it is missing; print its folder."""
+    disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--into", type=Path, default=None, help="default: ~/.cache/cotenant/models")
     into = parser.parse_args().into or cache_folder()

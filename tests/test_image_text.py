@@ -18,7 +18,9 @@ from transformers import AutoModel, AutoProcessor
 from runtime.devices.cpu import CpuDevice
 from runtime.errors import InputTooLong, InvalidDimensions, UnsupportedCapability
 from runtime.models.base import Model
+from runtime.models.image_text_towers import LockedTokenizer
 from runtime.models.loading import load_model
+from runtime.models.tokenizing import Limit
 from runtime.registry import ModelSpec
 from runtime.work import Input, Job, Pair, Row, Task
 from tests.pages import QUERIES, as_picture, pages
@@ -117,3 +119,22 @@ def test_long_texts_are_cut_or_refused_and_dimensions_checked(loaded: Loaded) ->
             loaded.model.prepare(replace(loaded.job(["a"]), dimensions=wrong))
     with pytest.raises(UnsupportedCapability):
         loaded.model.prepare(loaded.job([Pair("a", "b")]))
+
+
+class SpellingTokenizer:
+    """A tokenizer that is Python all through: a letter is a token, and each text ends in token 1."""
+
+    pad_token_id = 0
+
+    def __call__(self, text: str, truncation: bool = False, max_length: int = 0) -> dict[str, list[int]]:
+        letters = [ord(letter) for letter in text]
+        return {"input_ids": [*(letters[: max_length - 1] if truncation else letters), 1]}
+
+
+def test_a_tokenizer_without_a_fast_form_cuts_and_refuses_all_the_same() -> None:
+    tokenizer = LockedTokenizer(SpellingTokenizer(), 4)
+    short, long = tokenizer.encode(["ab", "abcdef" * 100], tokenizer.default_limit)
+    assert (short.token_ids.tolist(), short.truncated) == ([97, 98, 1], False)
+    assert (long.token_ids.tolist(), long.truncated) == ([97, 98, 99, 1], True)
+    with pytest.raises(InputTooLong, match="input 7"):
+        tokenizer.encode(["abcdef"], Limit(max_tokens=4, truncate=False), [7])

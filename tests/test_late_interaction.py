@@ -193,6 +193,24 @@ def test_threads_may_prepare_at_the_same_time(loaded: Loaded) -> None:
             np.testing.assert_array_equal(item.token_ids, other.token_ids)
 
 
+def test_two_lanes_may_run_one_model_at_the_same_time(loaded: Loaded) -> None:
+    items = loaded.model.prepare(loaded.job([*inputs()[:3], *QUERIES]))
+    expected = [*loaded.rows[:3], *loaded.rows[6:]]
+    found: list[float] = []
+
+    def lane() -> None:
+        for order in (slice(None), slice(None, None, -1)):
+            found.append(difference(loaded.model.launch(items[order]).land(), expected[order]))
+
+    threads = [threading.Thread(target=lane) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert max(found) <= FP32
+
+
 def test_what_the_model_cannot_read_is_refused(loaded: Loaded) -> None:
     for wrong in ([1, 2, 3], Pair("a", "b")):
         with pytest.raises(UnsupportedCapability):

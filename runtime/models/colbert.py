@@ -214,6 +214,10 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Mul
         local_files_only=True,
         model_kwargs={"dtype": dtype},
     )
+    if getattr(reference[0], "transformer_task", None) == "retrieval":
+        raise UnsupportedModel(
+            f"{spec.id}: page-image models are served from colpali-engine's checkpoints, not from transformers' own"
+        )
     odd = {type(module).__name__ for module in reference} - KNOWN_MODULES
     if odd:
         raise UnsupportedModel(f"{spec.id}: modules not known here: {', '.join(sorted(odd))}")

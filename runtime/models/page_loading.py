@@ -45,6 +45,8 @@ def load_page_model(spec: ModelSpec, folder: Path, device: str, dtype: torch.dty
     if family.computes_logits:
         # Its logits are never asked for, and colpali-engine leaves their weights without values.
         network.model.lm_head = torch.nn.Identity()
+    for config in (network.config, network.config.get_text_config()):
+        config.use_cache = False  # of keys and values, which nothing here reads again
     network.to(device).eval().requires_grad_(False)
     rules = family.rules(processor, spec.max_num_visual_tokens)
     return LoadedPageModel(family=family, network=network, processor=processor, rules=rules)

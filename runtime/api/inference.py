@@ -78,19 +78,6 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
         metering.observe_candidates(record.model, "capped", record.candidates)
 
 
-async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
-    """The job's result, with what it is and what it cost on record. Raises CotenantError."""
-    record.lane = job.lane
-    record.compute = edge.compute(job.model)
-    record.inputs = len(job.inputs)
-    record.characters = sum(map(characters, job.inputs))
-    result = await exchange.while_connected(edge.engine.run(job))
-    record.tokens = result.tokens
-    record.truncated_inputs = result.truncated_inputs
-    record.timings = result.timings
-    return result
-
-
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:
     """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
     media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()

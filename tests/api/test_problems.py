@@ -17,7 +17,7 @@ def subclasses(root: type[errors.CotenantError]) -> Iterator[type[errors.Cotenan
         yield from subclasses(child)
 
 
-TREE = [kind for kind in subclasses(errors.CotenantError) if kind.__module__ == errors.__name__]
+TREE = [kind for kind in subclasses(errors.CotenantError) if kind.__module__.startswith(errors.__name__)]
 FLAT = (Dialect.TEI, Dialect.WEAVIATE)
 """Dialects whose `error` is a text."""
 REQUEST_ERRORS = [kind for kind in TREE if issubclass(kind, errors.RequestError)]

@@ -1,0 +1,33 @@
+"""What the moment forbids: the request is fine and may succeed later."""
+
+from __future__ import annotations
+
+from runtime.errors.tree import CapacityError
+
+
+class QueueFull(CapacityError):
+    """The model's queue already holds as much work as may wait."""
+
+    status = 429
+    code = "queue_full"
+
+
+class RateLimited(CapacityError):
+    """The API key's tokens of this minute are spent."""
+
+    status = 429
+    code = "rate_limited"
+    kind = "rate_limit_error"
+
+
+class ModelLoading(CapacityError):
+    """The model is still being loaded."""
+
+    code = "model_loading"
+    retry_after_s = 5.0
+
+
+class Draining(CapacityError):
+    """The server is shutting down."""
+
+    code = "draining"

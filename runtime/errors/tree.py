@@ -1,0 +1,120 @@
+"""Every way to fail, as one tree: each class has an HTTP status, a code and a type.
+
+    CotenantError
+    ├── StartupError              a configuration that can't be served (ends the start, never a request)
+    │   ├── ConfigurationError
+    │   ├── SourceNotFound
+    │   └── UnsupportedModel
+    ├── RequestError              the caller's fault; sending it again changes nothing
+    │   ├── Unauthenticated
+    │   ├── Forbidden
+    │   ├── InvalidJson
+    │   ├── InvalidRequest
+    │   │   ├── EmptyInput
+    │   │   ├── TooManyInputs
+    │   │   ├── TooManyDocuments
+    │   │   ├── InputTooLong
+    │   │   ├── InvalidDimensions
+    │   │   ├── InvalidEncoding
+    │   │   ├── TokenIdsNotAccepted
+    │   │   └── UnknownPrompt
+    │   ├── ModelRequired
+    │   ├── ModelNotFound
+    │   ├── UnsupportedCapability
+    │   ├── InvalidImage
+    │   ├── UnsupportedImage
+    │   ├── ImageTooLarge
+    │   ├── ImageUrlRefused
+    │   ├── ImageUnreachable
+    │   ├── UnsupportedMediaType
+    │   ├── BodyTooLarge
+    │   ├── RouteNotFound
+    │   └── MethodNotAllowed
+    ├── CapacityError             the moment's fault; sending it again later may work
+    │   ├── QueueFull
+    │   ├── RateLimited
+    │   ├── ModelLoading
+    │   └── Draining
+    ├── RequestCancelled          the client hung up
+    └── ExecutionError            the model's or the device's fault: ModelFailed, DoesNotFit, OutOfMemory, …
+
+Messages never repeat the caller's input. The edge turns the tree into HTTP in one place (`api/problems.py`);
+anything outside the tree is a bug: status 500 with the request's id.
+"""
+
+from __future__ import annotations
+
+
+class CotenantError(Exception):
+    """Root of the tree. `status`: HTTP status; `code`: stable machine word; `kind`: OpenAI's `type`."""
+
+    status: int = 500
+    code: str = "internal_error"
+    kind: str = "server_error"
+    retry_after_s: float | None = None
+    """Seconds after which the same request may succeed; sent as `Retry-After`. None: no promise."""
+    param: str | None = None
+    """The request field at fault, when there is one."""
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if param is not None:
+            self.param = param
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
+
+
+class StartupError(CotenantError):
+    """The server can't start as asked."""
+
+    code = "startup_error"
+
+
+class ConfigurationError(StartupError):
+    """A flag, an environment variable or a registry key is wrong."""
+
+    code = "configuration_error"
+
+
+class SourceNotFound(StartupError):
+    """A model's files are not where its source says."""
+
+    code = "source_not_found"
+
+
+class UnsupportedModel(StartupError):
+    """A model of a kind that no family here can run."""
+
+    code = "unsupported_model"
+
+
+class RequestError(CotenantError):
+    """The request is at fault; the same request will always fail."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+
+
+class CapacityError(CotenantError):
+    """Not now: the request is fine and may succeed later."""
+
+    status = 503
+    code = "unavailable"
+    kind = "overloaded_error"
+    retry_after_s = 1.0
+
+
+class RequestCancelled(CotenantError):
+    """The client hung up; its waiting work was dropped. Nobody reads this answer."""
+
+    status = 499
+    code = "request_cancelled"
+    kind = "cancelled"
+
+
+class ExecutionError(CotenantError):
+    """The model or the device failed on this request."""
+
+    code = "execution_failed"

@@ -30,13 +30,15 @@ def task_of_files(folder: Path) -> Task:
     library = _read(folder / "config_sentence_transformers.json").get("model_type")
     config = _read(folder / "config.json")
     architecture = next(iter(config.get("architectures") or ()), "")
+    classifies = architecture.endswith("ForSequenceClassification")
     if library in LIBRARY_TASKS:
-        return _of_labels(config) if library == "CrossEncoder" else LIBRARY_TASKS[library]
+        # A language model that judges by its next word has no labels in its config: one score.
+        return _of_labels(config) if library == "CrossEncoder" and classifies else LIBRARY_TASKS[library]
     if any(part in architecture for part in LATE_INTERACTION):
         return Task.MULTI_VECTOR
     if (folder / "modules.json").is_file():
         return Task.EMBED
-    if architecture.endswith("ForSequenceClassification"):
+    if classifies:
         return _of_labels(config)
     return _of_adapter(folder)
 

@@ -45,13 +45,13 @@ def main() -> None:
         minutes = train(model, [pair.query for pair in corpus.train], groups, recipe, options.threads)
         save(model, options.output, BASE_SOURCE)
     saved = CrossEncoder.saved(base, options.output)
-    figures = measure(corpus, encoder, saved, options.serving_tokens)
+    figures = measure(corpus, encoder, saved, options)
     print(table(figures.held_out), table(figures.fixture), sep="\n\n")
     text = card(recipe, figures, Run(minutes, options.threads))
     (options.output / "README.md").write_text(text, encoding="utf-8")
 
 
-def measure(corpus: Corpus, encoder: Encoder, model: CrossEncoder, serving_tokens: int) -> Figures:
+def measure(corpus: Corpus, encoder: Encoder, model: CrossEncoder, options: argparse.Namespace) -> Figures:
     """Compare the methods on the held-out queries, and on the test-suite's file."""
     found = rankings(corpus.held_out, HELD_OUT_QUERIES, encoder, CANDIDATES, BI_ENCODER_TOKENS)
     own, own_documents = fixture_rankings(FIXTURE, encoder, BI_ENCODER_TOKENS)
@@ -60,9 +60,11 @@ def measure(corpus: Corpus, encoder: Encoder, model: CrossEncoder, serving_token
         pool=len(corpus.held_out),
         asked=len(found),
         candidates=CANDIDATES,
-        serving_tokens=serving_tokens,
-        held_out=compare(found, [pair.document for pair in corpus.held_out], model, serving_tokens),
-        fixture=compare(own, own_documents, model, serving_tokens),
+        serving_tokens=options.serving_tokens,
+        held_out=compare(
+            found, [pair.document for pair in corpus.held_out], model, options.serving_tokens, options.threads
+        ),
+        fixture=compare(own, own_documents, model, options.serving_tokens, options.threads),
         releases=corpus.releases,
         digest=corpus.digest,
     )

@@ -1,11 +1,11 @@
 """The model card: what the adapter is, what it is not, and what was measured."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from scripts.demo_reranker.ranking import Quality, table
+from scripts.demo_reranker.ranking import gain, table
 from scripts.demo_reranker.training import Recipe
 
 
@@ -25,11 +25,11 @@ class Figures:
     """To train on."""
     pool: int
     """Held-out documents that the candidates are drawn from."""
-    held_out: Mapping[str, Quality]
+    held_out: Mapping[str, Sequence[int]]
     asked: int
     """Held-out queries."""
     candidates: int
-    fixture: Mapping[str, Quality]
+    fixture: Mapping[str, Sequence[int]]
     releases: str
     digest: str
 
@@ -40,10 +40,16 @@ def card(recipe: Recipe, figures: Figures, run: Run) -> str:
     shown["date"] = datetime.now(UTC).date()
     shown["seen"] = min(recipe.steps * recipe.queries_per_step, figures.pairs)
     shown["held_out"], shown["fixture"] = table(figures.held_out), table(figures.fixture)
+    is_worse = gain(figures.fixture["bi-encoder"], figures.fixture["cross-encoder"])[0] < 0
+    shown["caveat"] = CAVEAT if is_worse else ""
     shown["releases"] = "\n".join(f"  - {line}" for line in figures.releases.split("; "))
     return CARD.format_map(shown)
 
 
+CAVEAT = """
+In these pairs query and document share few words, and all-MiniLM-L6-v2 alone orders them better than the adapter does.
+Probably it has learnt to weigh shared words, because most synopses repeat words of their description.
+"""
 CARD = """\
 ---
 license: apache-2.0
@@ -103,7 +109,7 @@ query or document was used in training. The adapter was loaded from these files 
 with the 10 documents of its topic:
 
 {fixture}
-
+{caveat}
 ## Licence
 
 The weights derive from all-MiniLM-L6-v2 (Apache-2.0) and are offered under Apache-2.0. The training text is Debian's

@@ -2,40 +2,36 @@
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from scripts.demo_reranker.candidates import Encoder, Ranking
-from scripts.demo_reranker.ranking import BM25, Quality, quality, rank
+from scripts.demo_reranker.ranking import BM25, rank
 from scripts.demo_reranker.training import CrossEncoder
 
 
 def compare(
-    rankings: Sequence[Ranking], collection: Sequence[str], model: CrossEncoder, tokens: int
-) -> dict[str, Quality]:
-    """The quality of each method on the same candidates. BM25 knows the whole collection, and reads whole texts."""
+    rankings: Sequence[Ranking], collection: Sequence[str], model: CrossEncoder, max_tokens: int, threads: int
+) -> dict[str, list[int]]:
+    """By method, the place of each query's right document. BM25 knows the whole collection, and reads whole texts."""
     bm25 = BM25(collection)
-    orders = {
-        "bi-encoder": [ranking.right + 1 for ranking in rankings],
+    return {
+        "bi-encoder": [each.right + 1 for each in rankings],
         "BM25": [rank(bm25.scores(each.query, each.documents), each.right) for each in rankings],
-        "cross-encoder": cross_encoder_ranks(rankings, model, tokens),
+        "cross-encoder": cross_encoder_ranks(rankings, model, max_tokens, threads),
     }
-    return {method: quality(ranks) for method, ranks in orders.items()}
 
 
-def cross_encoder_ranks(rankings: Sequence[Ranking], model: CrossEncoder, max_tokens: int) -> list[int]:
-    """The places that the cross-encoder gives the right documents."""
-    queries = [each.query for each in rankings for _ in each.documents]
-    with torch.inference_mode():
-        scores = model.logits(queries, [text for each in rankings for text in each.documents], max_tokens).tolist()
-    ranks, start = [], 0
-    for each in rankings:
-        end = start + len(each.documents)
-        ranks.append(rank(scores[start:end], each.right))
-        start = end
-    return ranks
+def cross_encoder_ranks(rankings: Sequence[Ranking], model: CrossEncoder, max_tokens: int, threads: int) -> list[int]:
+    """The places that the cross-encoder gives the right documents. Each thread scores whole rankings alone."""
+    reads = [model.read([each.query] * len(each.documents), each.documents, max_tokens) for each in rankings]
+    score = torch.inference_mode()(model.score)
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        scores = pool.map(score, reads)
+        return [rank(found.tolist(), each.right) for found, each in zip(scores, rankings, strict=True)]
 
 
 def fixture_rankings(path: Path, encoder: Encoder, max_tokens: int) -> tuple[list[Ranking], list[str]]:

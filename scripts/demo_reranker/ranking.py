@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -68,7 +69,18 @@ def quality(ranks: Sequence[int]) -> Quality:
     return Quality(sum(1 / each for each in ranks) / len(ranks), ranks.count(1) / len(ranks))
 
 
-def table(measured: Mapping[str, Quality]) -> str:
-    """The figures as a Markdown table."""
-    rows = [f"| {method} | {figures.mrr:.3f} | {figures.top_1:.3f} |" for method, figures in measured.items()]
-    return "\n".join(("| | MRR | top-1 |", "|---|---|---|", *rows))
+def gain(ranks: Sequence[int], better: Sequence[int]) -> tuple[float, float]:
+    """By how much `better` has the higher MRR on the same queries, and the standard error of that difference."""
+    differences = [1 / ours - 1 / theirs for ours, theirs in zip(better, ranks, strict=True)]
+    return statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def table(ranks: Mapping[str, Sequence[int]]) -> str:
+    """The figures as a Markdown table. The last method is compared with each."""
+    *_, last = ranks
+    rows = []
+    for method, places in ranks.items():
+        found, (mean, error) = quality(places), gain(places, ranks[last])
+        beaten = f"{mean:+.3f} ± {error:.3f}" if method != last else ""
+        rows.append(f"| {method} | {found.mrr:.3f} | {found.top_1:.3f} | {beaten} |")
+    return "\n".join((f"| | MRR | top-1 | higher MRR of the {last} (± standard error) |", "|---|---|---|---|", *rows))

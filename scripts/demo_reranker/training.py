@@ -75,7 +75,10 @@ class CrossEncoder:
 
     def read(self, queries: Sequence[str], documents: Sequence[str], max_tokens: int) -> BatchEncoding:
         """The token ids of the pairs. One thread at a time: the tokenizer has state."""
-        return self._tokenizer(list(queries), list(documents), truncation="longest_first", max_length=max_tokens)
+        read: BatchEncoding = self._tokenizer(
+            list(queries), list(documents), truncation="longest_first", max_length=max_tokens
+        )
+        return read
 
     def score(self, read: BatchEncoding) -> torch.Tensor:
         """One logit a pair: (pairs,)."""

@@ -19,6 +19,7 @@ RUN pip install --no-cache-dir --requirement requirements.txt \
     && python -c "import sentence_transformers, colpali_engine, torchvision"
 
 COPY pyproject.toml README.md LICENSE model_registry.yaml ./
+COPY examples/models ./examples/models
 COPY runtime ./runtime
 COPY scripts/random_page_model.py ./scripts/
 RUN pip install --no-cache-dir --no-deps .

@@ -81,7 +81,7 @@ def load_config(request: Request) -> RuntimeConfig:
 
 def read_registry(path: Path) -> RuntimeConfig:
     """The registry file alone. Raises ConfigurationError."""
-    return _checked(read_tree(path), path, {})
+    return _anchored(_checked(read_tree(path), path, {}), path.parent)
 
 
 def read_tree(path: Path) -> Tree:
@@ -128,6 +128,16 @@ def registry_schema() -> str:
     """JSON schema (2020-12) of the registry file."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **RuntimeConfig.model_json_schema()}
     return json.dumps(schema | {"title": "Cotenant model registry"}, indent=2)
+
+
+def _anchored(registry: RuntimeConfig, folder: Path) -> RuntimeConfig:
+    """A relative folder in a registry is one beside the file, wherever the command runs."""
+    models = []
+    for spec in registry.models:
+        beside = folder / spec.location
+        is_neighbour = beside.is_dir() and not Path(spec.location).is_absolute()
+        models.append(spec.model_copy(update={"source": str(beside.absolute())}) if is_neighbour else spec)
+    return registry.model_copy(update={"models": tuple(models)})
 
 
 def _select(registry: RuntimeConfig, model_ids: Sequence[str]) -> list[Tree]:

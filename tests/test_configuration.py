@@ -134,6 +134,22 @@ def test_only_the_named_models_are_served_and_known_ones_keep_their_settings(wri
     ]
 
 
+def test_a_relative_folder_is_beside_the_registry_wherever_the_command_runs(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "tiny").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "models" / "tiny").mkdir(parents=True)
+    write("models: [{id: a, source: models/tiny}, models/tiny, {id: b, source: owner/name}, {id: c, source: /d}, e]")
+    expected = [str(tmp_path / "models" / "tiny")] * 2 + ["owner/name", "/d", "e"]
+
+    for folder, registry in ((tmp_path, "registry.yaml"), (tmp_path / "elsewhere", "../registry.yaml")):
+        monkeypatch.chdir(folder)
+        config = load_config(Request(registry=Path(registry)))
+        assert [Path(spec.location).resolve() for spec in config.models[:2]] == list(map(Path, expected[:2]))
+        assert [spec.location for spec in config.models[2:]] == expected[2:]
+        assert [spec.id for spec in config.models] == ["a", "models/tiny", "b", "c", "e"]
+
+
 def test_a_model_named_twice_is_refused(write: Write) -> None:
     path = write("models: [{id: a, aliases: [alpha]}]")
     with pytest.raises(ConfigurationError, match=r"models\[0\] and models\[1\] share the name 'a'"):

@@ -89,7 +89,7 @@ def _merged(spec: ModelSpec, folder: Path, task: TransformerTask, dtype: torch.d
     layouts = [folder] if task == "sequence-classification" else [folder, base]
     stored = next((found for layout in layouts if (found := _read(layout / "sentence_bert_config.json"))), {})
     code = {"trust_remote_code": spec.trust_remote_code, "local_files_only": True}
-    with _head_to_come():
+    with _unreported():
         transformer: Transformer = Transformer(
             str(base),
             transformer_task=task,
@@ -101,7 +101,7 @@ def _merged(spec: ModelSpec, folder: Path, task: TransformerTask, dtype: torch.d
             do_lower_case=stored.get("do_lower_case", False),
             processing_kwargs=stored.get("processing_kwargs"),
         )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _unreported():
         # peft 0.20 asks the network by a name that transformers is about to drop.
         warnings.simplefilter("ignore", FutureWarning)
         transformer.model = PeftModel.from_pretrained(transformer.model, str(folder)).merge_and_unload()
@@ -109,15 +109,17 @@ def _merged(spec: ModelSpec, folder: Path, task: TransformerTask, dtype: torch.d
 
 
 @contextmanager
-def _head_to_come() -> Iterator[None]:
-    """Keep transformers from warning of a head without weights: the adapter brings them."""
-    reports = logging.getLogger("transformers.modeling_utils")
-    level = reports.level
-    reports.setLevel(logging.ERROR)
+def _unreported() -> Iterator[None]:
+    """Keep transformers from reporting a head without weights, which the adapter brings, and layers on one device."""
+    reports = [logging.getLogger(f"transformers.{name}") for name in ("modeling_utils", "distributed.tensor_parallel")]
+    levels = [report.level for report in reports]
+    for report in reports:
+        report.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        reports.setLevel(level)
+        for report, level in zip(reports, levels, strict=True):
+            report.setLevel(level)
 
 
 def _mean_pooling(transformer: Transformer) -> Pooling:

@@ -67,12 +67,16 @@ class BatchQueue:
             line.items += 1
             line.tokens += entry.prepared.tokens
 
-    def take(self, lane: Lane, max_tokens: int, small: bool = False, now_s: float = -math.inf) -> list[Entry]:
-        """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size."""
+    def take(self, lane: Lane, max_tokens: int, small: bool = False, done_s: float = -math.inf) -> list[Entry]:
+        """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size.
+
+        The others only if their deadline is after `done_s`, when the batch will be done: those that it can't help are
+        dropped. The first is tried all the same, so that a prediction gone wrong is found out.
+        """
         line = self._lines[lane, small]
         taken: list[Entry] = []
         room = max_tokens
-        while (entry := _front(line, now_s)) is not None:
+        while (entry := _front(line, done_s if taken else -math.inf)) is not None:
             if taken and entry.prepared.tokens > room:
                 break
             room -= entry.prepared.tokens

@@ -64,7 +64,9 @@ class Dispatch:
         patience_s = self._patience_s(worker, choice, now_s)
         if patience_s > 0:
             return None, patience_s
-        entries = worker.queue.take(choice.lane, self._most_tokens(choice, waiting, spare), choice.small, now_s)
+        most_tokens = self._most_tokens(choice, waiting, spare)
+        longest_ms = worker.cost.predict_ms(min(most_tokens, worker.queue.tokens(choice.lane, choice.small)))
+        entries = worker.queue.take(choice.lane, most_tokens, choice.small, now_s + longest_ms / 1000.0)
         batch = Batch(
             worker=worker,
             lane=choice.lane,

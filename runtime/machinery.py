@@ -1,4 +1,4 @@
-"""What keeps the engine's time and turns its wheels: clock, lanes, preparation and policy. Simulations have their own."""
+"""What keeps the engine's time and turns its wheels: clock, lanes, preparation, policy. Simulations have others."""
 
 from __future__ import annotations
 

@@ -45,6 +45,9 @@ class Overload:
             if left_ms <= 0.0:
                 raise DeadlineExceeded(DEADLINE_PASSED)
             most_ms = min(most_ms, left_ms)
+            if ahead_ms > 0.0:  # into an empty queue it is tried, however long a batch is thought to take
+                waiting = min(worker.queue.tokens(job.lane), worker.batch_tokens)
+                ahead_ms += worker.cost.predict_ms(waiting)
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)

@@ -101,7 +101,7 @@ class SimulatedDevice(Device):
         """Device time of all batches so far."""
         self.tokens = 0
         """Tokens of all batches that were launched."""
-        self._faults = faults
+        self.faults = faults
         self._memory_bytes = memory_bytes
         self._usage = _Usage()
         self._free_s = [0.0] * concurrency.threads
@@ -177,4 +177,4 @@ class SimulatedDevice(Device):
             raise SimulatedOutOfMemory
 
     def _struck(self, kind: FaultKind, model: str, sizes: Sequence[int]) -> Fault | None:
-        return next((fault for fault in self._faults if fault.kind == kind and fault.strikes(model, sizes)), None)
+        return next((fault for fault in self.faults if fault.kind == kind and fault.strikes(model, sizes)), None)

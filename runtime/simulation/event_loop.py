@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from runtime.clock import VirtualClock
@@ -48,23 +49,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The virtual clock's seconds."""
         return self._virtual.now_s()
 
-    def run_in_executor(
-        self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts) -> asyncio.Future[T]:
         """Run `func` now; its outcome comes when it would end, after what the same executor does before it."""
         now_s = self._virtual.now_s()
         outcome: asyncio.Future[T] = self.create_future()
         self._virtual.set(max(now_s, self._free_s.get(id(executor), 0.0)))
         try:
-            value = func(*args)
+            settle = partial(_unless_done, outcome, outcome.set_result, func(*args))
         except Exception as error:
-            tell: Callable[[], None] = lambda raised=error: _unless_done(outcome, outcome.set_exception, raised)
-        else:
-            tell = lambda: _unless_done(outcome, outcome.set_result, value)  # noqa: E731
+            settle = partial(_unless_done, outcome, outcome.set_exception, error)
         end_s = self._virtual.now_s()
         self._free_s[id(executor)] = end_s
         self._virtual.set(now_s)
-        self.call_at(end_s, tell)
+        self.call_at(end_s, settle)
         return outcome
 
 

@@ -1,10 +1,10 @@
-"""The executor's lanes as events of a virtual loop: the same dispatch and execution, and no thread."""
+"""The engine's wheels without threads: lanes as events of a virtual loop, over the same dispatch and execution."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runtime.batch import Batch
@@ -14,9 +14,13 @@ from runtime.devices.base import Device
 from runtime.dispatch import Dispatch
 from runtime.execution import Execution
 from runtime.executor import Deliver
+from runtime.machinery import Lanes, Machinery
+from runtime.models.base import Model
 from runtime.models.simulated import SimulatedFlight
-from runtime.scheduling import Policy
-from runtime.work import Lane
+from runtime.preparation import Preparation
+from runtime.registry import ModelSpec
+from runtime.scheduling import FairShare, Policy
+from runtime.work import Job, Lane, Prepared
 from runtime.worker import Worker
 
 
@@ -115,3 +119,24 @@ class SimulatedLanes:
         self._observe(batch)
         self._deliver(batch)
         self._wake()
+
+
+class InPlace(Preparation):
+    """Prepares on the loop: simulated inputs take no time, and there are no threads."""
+
+    async def prepare(self, model: Model, job: Job) -> list[Prepared]:
+        """See Preparation.prepare."""
+        return model.prepare(job)
+
+
+def virtual_machinery(
+    clock: VirtualClock,
+    observe: Callable[[Batch], None],
+    policy: Callable[[Iterable[ModelSpec]], Policy] = FairShare.of,
+) -> Machinery:
+    """For an engine on a VirtualLoop of the same clock. `observe` is told of each batch as it lands."""
+
+    def lanes(device: Device, policy: Policy, deliver: Deliver, idle_wait_ms: float) -> Lanes:
+        return SimulatedLanes(device, policy, deliver, idle_wait_ms, clock, observe)
+
+    return Machinery(clock=clock, lanes=lanes, preparation=InPlace, policy=policy)

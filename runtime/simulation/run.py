@@ -10,23 +10,17 @@ from collections.abc import Coroutine, Iterator
 
 from runtime.batch import Batch
 from runtime.clock import VirtualClock
-from runtime.devices.base import Device
 from runtime.devices.simulated import Fault, SimulatedDevice
 from runtime.engine import Engine
 from runtime.errors import CotenantError
-from runtime.executor import Deliver
-from runtime.machinery import Lanes, Machinery
-from runtime.models.base import Model
-from runtime.preparation import Preparation
 from runtime.registry import RuntimeConfig, parse_bytes
-from runtime.scheduling import Policy
 from runtime.simulation.backend import SimulatedBackend
 from runtime.simulation.event_loop import VirtualLoop
 from runtime.simulation.figures import Figures
-from runtime.simulation.lanes import SimulatedLanes
+from runtime.simulation.lanes import virtual_machinery
 from runtime.simulation.policies import POLICIES
 from runtime.simulation.scenario import PolicyName, Scenario, Traffic
-from runtime.work import Job, Prepared, Task
+from runtime.work import Job, Task
 
 LEAST_BACK_OFF_S = 0.1
 """Before a client of a closed loop that was refused asks again, at least."""
@@ -59,7 +53,7 @@ class Simulation:
         self.engine = Engine(
             self._config(),
             SimulatedBackend(self._device, self._costs),
-            Machinery(clock=clock, lanes=self._lanes, preparation=InPlace, policy=POLICIES[policy]),
+            virtual_machinery(clock, self._observe, POLICIES[policy]),
         )
 
     async def run(self) -> Figures:
@@ -176,9 +170,6 @@ class Simulation:
             models=tuple(spec for model in scenario.models for spec in model.specs()),
         )
 
-    def _lanes(self, device: Device, policy: Policy, deliver: Deliver, idle_wait_ms: float) -> Lanes:
-        return SimulatedLanes(device, policy, deliver, idle_wait_ms, self._clock, self._observe)
-
     def _observe(self, batch: Batch) -> None:
         if batch.landed_s >= self._begun_s:
             figures = self.figures.of(self._kind_of[batch.worker.spec.id], batch.lane)
@@ -199,11 +190,3 @@ class Simulation:
                     if sample.name.endswith("_total"):
                         counted[sample.labels["decision"]] += int(sample.value)
         return dict(counted)
-
-
-class InPlace(Preparation):
-    """Prepares on the loop: simulated inputs take no time, and there are no threads."""
-
-    async def prepare(self, model: Model, job: Job) -> list[Prepared]:
-        """See Preparation.prepare."""
-        return model.prepare(job)

@@ -71,7 +71,11 @@ class Execution:
         assert error is not None
         batch.error, batch.flight = error.with_traceback(None), None
         log.error("a batch of %s failed: %r", batch.worker.spec.name, type(error).__name__)
-        self._release(batch.worker, batch.entries, batch.error)
+        self._release(batch.error)
+        if self._device.is_out_of_memory(batch.error) and len(batch.entries) > 1:
+            # Once for a batch, and not for one input alone: the ceiling is for company, and a single giant must not
+            # make every later batch small.
+            batch.worker.cut_ceiling()
         salvage = Salvage(
             partial(self._rerun, batch.worker), self._device.is_out_of_memory, partial(self._evict, batch.worker)
         )
@@ -83,13 +87,12 @@ class Execution:
             return checked(self._start(worker, entries, alone=False).land(), entries)
         except BaseException as raised:
             error = raised.with_traceback(None)
-        self._release(worker, entries, error)
+        self._release(error)
         raise error
 
-    def _release(self, worker: Worker, entries: Sequence[Entry], error: BaseException) -> None:
-        """After an out-of-memory: smaller batches of this model, and the cache back to the driver."""
+    def _release(self, error: BaseException) -> None:
+        """After an out-of-memory the cache goes back to the driver."""
         if self._device.is_out_of_memory(error):
-            worker.cut_ceiling(sum(entry.prepared.tokens for entry in entries))
             self._device.release_cache()
 
     def _evict(self, worker: Worker, entry: Entry) -> bool:

@@ -109,14 +109,9 @@ class Worker:
         """The largest batch now: the budget, lowered after an out-of-memory."""
         return max(1, int(self.budget_tokens * self._ceiling))
 
-    def cut_ceiling(self, tokens: int) -> None:
-        """The device ran out of memory on `tokens` of this model in one batch.
-
-        More than are allowed now say nothing new: the halves of a batch that failed don't lower the ceiling again
-        because of the one input in them that is too large.
-        """
-        if tokens <= self.batch_tokens:
-            self._ceiling = max(self._ceiling * CEILING_CUT, CEILING_LEAST)
+    def cut_ceiling(self) -> None:
+        """The device ran out of memory on a batch of this model."""
+        self._ceiling = max(self._ceiling * CEILING_CUT, CEILING_LEAST)
         self._good_batches = 0
 
     def note_good_batch(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json
+from runtime.api.inference import deadline_of, lane_of, off_loop, read_json
 from runtime.api.record import Record
 from runtime.api.schemas import EmbeddingRequest, parse_embedding, refuse_token_ids
 from runtime.api.tensors import embedding_items, render, wire_bytes
@@ -32,6 +33,7 @@ async def embed(edge: Edge, exchange: Exchange, record: Record, envelope: Envelo
     record.inputs = len(inputs)
     record.characters = sum(len(item) for item in inputs if isinstance(item, str))
     job = embedding_job(request, spec, inputs, record.lane, exchange.request_id)
+    job = replace(job, deadline_s=deadline_of(exchange, request.timeout_ms))
     result = await exchange.while_connected(edge.engine.run(job))
     note(result, record)
     started = time.perf_counter()

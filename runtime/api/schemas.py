@@ -100,6 +100,8 @@ class EmbeddingRequest(BaseModel):
     """A prompt's name, as Cohere, Voyage and vLLM call it."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
+    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    """The answer is of no use after so long."""
 
     @property
     def side(self) -> Literal["left", "right"] | None:

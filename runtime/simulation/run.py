@@ -118,23 +118,24 @@ class Simulation:
         await self._ask(traffic, chance)
 
     async def _ask(self, traffic: Traffic, chance: random.Random) -> CotenantError | None:
-        """One request and what became of it."""
+        """One request and what became of it; the error that it ended in."""
         asked_s = self._clock.now_s()
         job = self._job(traffic, chance)
-        figures = self.figures.of(traffic.model, traffic.lane)
-        counts = asked_s >= self._begun_s
+        error, outcome = None, ""
         try:
             async with asyncio.timeout(None if traffic.hang_up_ms is None else traffic.hang_up_ms / 1000.0):
                 await self.engine.run(job)
         except TimeoutError:
-            figures.outcomes["hung_up"] += counts
-        except CotenantError as error:
-            figures.outcomes[error.code] += counts
-            return error
-        else:
-            if counts:
+            outcome = "hung_up"
+        except CotenantError as raised:
+            error, outcome = raised, raised.code
+        if asked_s >= self._begun_s:
+            figures = self.figures.of(traffic.model, traffic.lane)
+            if outcome:
+                figures.outcomes[outcome] += 1
+            else:
                 figures.delays_ms.append((self._clock.now_s() - asked_s) * 1000.0)
-        return None
+        return error
 
     def _job(self, traffic: Traffic, chance: random.Random) -> Job:
         ids = self._ids[traffic.model]

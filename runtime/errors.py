@@ -24,10 +24,10 @@
     │   └── MethodNotAllowed
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
-    │   ├── DeadlineExceeded
     │   ├── ModelLoading
     │   └── Draining
     ├── RequestCancelled          the client hung up
+    ├── DeadlineExceeded          the client's own deadline passed
     └── ExecutionError            the model's or the device's fault
         ├── ModelFailed
         ├── DoesNotFit
@@ -212,7 +212,7 @@ class CapacityError(CotenantError):
     status = 503
     code = "unavailable"
     kind = "overloaded_error"
-    retry_after_s: float | None = 1.0
+    retry_after_s = 1.0
 
 
 class QueueFull(CapacityError):
@@ -220,15 +220,6 @@ class QueueFull(CapacityError):
 
     status = 429
     code = "queue_full"
-
-
-class DeadlineExceeded(CapacityError):
-    """The caller's deadline passed before the answer was there; what still waited was dropped."""
-
-    status = 504
-    code = "deadline_exceeded"
-    kind = "timeout_error"
-    retry_after_s = None
 
 
 class ModelLoading(CapacityError):
@@ -250,6 +241,14 @@ class RequestCancelled(CotenantError):
     status = 499
     code = "request_cancelled"
     kind = "cancelled"
+
+
+class DeadlineExceeded(CotenantError):
+    """The client's deadline passed before the answer was there; what still waited was dropped."""
+
+    status = 504
+    code = "deadline_exceeded"
+    kind = "timeout_error"
 
 
 class ExecutionError(CotenantError):

@@ -57,10 +57,13 @@ class BatchQueue:
     def __init__(self, small_tokens: int = 0) -> None:
         """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
         self._small_below = small_tokens + 1 if small_tokens else 0
+        self.changes = 0
+        """Grows with every change, so that what was read of the queue may be kept until then."""
         self._lines = {(lane, small): _Line() for lane in Lane for small in (False, True)}
 
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
         """Append entries, all of a Job's or none."""
+        self.changes += 1
         for entry in entries:
             line = self._line_of(lane, entry)
             line.entries.append(entry)
@@ -73,6 +76,7 @@ class BatchQueue:
         The others only if their deadline is after `done_s`, when the batch will be done: those that it can't help are
         dropped. The first is tried all the same, so that a prediction gone wrong is found out.
         """
+        self.changes += 1
         line = self._lines[lane, small]
         taken: list[Entry] = []
         room = max_tokens
@@ -87,6 +91,7 @@ class BatchQueue:
 
     def drop(self, lane: Lane, entries: Iterable[Entry]) -> int:
         """Stop counting those of `entries` that still wait; returns how many. They are never taken."""
+        self.changes += 1
         dropped = 0
         for entry in entries:
             if not entry.dropped and not entry.taken:

@@ -40,6 +40,8 @@ class ChunkLimit:
     def saw_online(self, model: str, unit_ms: float, now_s: float) -> None:
         """Online work of `model` waits, and its first input needs `unit_ms`."""
         self._seen[model] = (now_s, unit_ms)
+        if self._steering is not None and model in self.slo_ms and self.slo_ms[model] < self.slo_ms[self._steering]:
+            self._steering = model
 
     def bulk_ms(self, now_s: float) -> float:
         """`clamp((SLO - t_query - host) / 2 + trim, 4, 50)` of the strictest model that is in use online."""
@@ -70,16 +72,16 @@ class ChunkLimit:
             self.trim_ms = min(self.trim_ms + TRIM_STEP_MS, MOST_MS)
 
     def _strictest(self, now_s: float) -> tuple[float, float] | None:
-        """Objective and unit of the model with the least room, among those that online work waited for lately."""
-        fresh = [
-            (self.slo_ms[model], unit_ms, model)
-            for model, (seen_s, unit_ms) in self._seen.items()
-            if now_s - seen_s <= ONLINE_MEMORY_S and model in self.slo_ms
-        ]
-        if not fresh:
-            return None
-        slo_ms, unit_ms, self._steering = min(fresh)
-        return slo_ms, unit_ms
+        """Objective and unit of the strictest model that online work waited for lately."""
+        # Kept as long as it is in use: looking through all models for each batch would cost more than the choice.
+        if self._steering is None or now_s - self._seen[self._steering][0] > ONLINE_MEMORY_S:
+            fresh = [
+                (self.slo_ms[model], model)
+                for model, (seen_s, _) in self._seen.items()
+                if now_s - seen_s <= ONLINE_MEMORY_S and model in self.slo_ms
+            ]
+            self._steering = min(fresh)[1] if fresh else None
+        return None if self._steering is None else (self.slo_ms[self._steering], self._seen[self._steering][1])
 
 
 def _untrimmed_ms(slo_ms: float, unit_ms: float) -> float:

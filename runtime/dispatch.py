@@ -6,6 +6,7 @@ the executor's lock guards it. Times are seconds of the clock that the executor 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from runtime.batch import Batch
@@ -29,6 +30,7 @@ class Dispatch:
         self._policy = policy
         self._idle_wait_s = idle_wait_ms / 1000.0
         self._active: dict[tuple[str, Lane], Worker] = {}
+        self._views: dict[tuple[str, Lane], _View] = {}
         self._running: list[Batch] = []
         policy.adapt(concurrency)
 
@@ -128,12 +130,14 @@ class Dispatch:
 
     def _waiting(self, now_s: float) -> list[Waiting]:
         """What the policy may see; queues that ran empty leave the active set here."""
-        seen = []
-        for (model, lane), worker in list(self._active.items()):
-            fronts = [(small, worker.queue.front(lane, small, now_s)) for small in (True, False)]
-            if all(front is None for _, front in fronts):
-                del self._active[model, lane]
-            seen += [_as_waiting(worker, lane, small, front) for small, front in fronts if front is not None]
+        seen: list[Waiting] = []
+        for key, worker in list(self._active.items()):
+            view = self._views.get(key)
+            if view is None or not view.is_of(worker, now_s):
+                view = self._views[key] = _View(worker, key[1], now_s)
+            if not view.lines:
+                del self._active[key], self._views[key]
+            seen += view.lines
         return seen
 
     def _patience_s(self, worker: Worker, choice: Choice, now_s: float) -> float:
@@ -149,6 +153,28 @@ class Dispatch:
         if front is None or worker.queue.tokens(choice.lane, choice.small) >= enough:
             return 0.0
         return front.queued_s + wait_s - now_s
+
+
+class _View:
+    """What the policy sees of one queue lane, kept until the queue changes: with many models most don't in between."""
+
+    __slots__ = ("_budget_tokens", "_changes", "_expires_s", "_queue", "lines")
+
+    def __init__(self, worker: Worker, lane: Lane, now_s: float) -> None:
+        fronts = [(small, worker.queue.front(lane, small, now_s)) for small in (True, False)]
+        self.lines = [_as_waiting(worker, lane, small, front) for small, front in fronts if front is not None]
+        self._expires_s = min((front.deadline_s for _, front in fronts if front is not None), default=math.inf)
+        self._queue, self._changes = worker.queue, worker.queue.changes
+        self._budget_tokens = worker.batch_tokens
+
+    def is_of(self, worker: Worker, now_s: float) -> bool:
+        """Whether it is still true."""
+        return (
+            self._changes == worker.queue.changes
+            and now_s < self._expires_s
+            and self._budget_tokens == worker.batch_tokens
+            and self._queue is worker.queue
+        )
 
 
 def _as_waiting(worker: Worker, lane: Lane, small: bool, front: Entry) -> Waiting:

@@ -72,6 +72,10 @@ class CostLine:
         return CostLine(fixed_ms=max(mean_ms - slope * mean_t, 0.0), ms_per_token=slope)
 
 
+FREE = CostLine(fixed_ms=0.0, ms_per_token=0.0)
+"""Stands for a line that isn't known yet."""
+
+
 class Policy(Protocol):
     """Chooses among queues; told afterwards what its choice cost. All calls come under the executor's lock."""
 
@@ -125,12 +129,11 @@ class FairShare:
 
     def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
         """See Policy.choose."""
-        online = [queue for queue in waiting if queue.lane is Lane.ONLINE]
         bulk = [queue for queue in waiting if queue.lane is Lane.BULK]
-        for queue in online:
-            self.chunks.saw_online(queue.model, self._predict_ms(queue.model, queue.first_tokens), now_s)
-        if online and not (bulk and self._bulk_is_starved()):
-            return self._take(min(online, key=lambda queue: self._urgency(queue, now_s)), now_s)
+        online = waiting if not bulk else [queue for queue in waiting if queue.lane is Lane.ONLINE]
+        soonest = self._soonest(online, now_s)
+        if soonest is not None and not (bulk and self._bulk_is_starved()):
+            return self._take(soonest, now_s)
         if bulk:
             return self._take(self._fairest(bulk), now_s)
         return None
@@ -149,14 +152,18 @@ class FairShare:
         """See Policy.replied."""
         self.chunks.replied(model, delay_ms)
 
-    def _urgency(self, queue: Waiting, now_s: float) -> tuple[int, float]:
-        """Priority, then slack in seconds; the least goes first."""
-        needed_ms = self._predict_ms(queue.model, min(queue.tokens, queue.budget_tokens))
-        return self.priorities.get(queue.model, 0), queue.due_s - now_s - needed_ms / 1000.0
-
-    def _predict_ms(self, model: str, tokens: int) -> float:
-        cost = self.predict_ms.get(model)
-        return cost.predict_ms(tokens) if cost else 0.0
+    def _soonest(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
+        """The queue of the lowest priority number, among those the one with the least slack. One pass: it is hot."""
+        soonest, least = None, (0, 0.0)
+        for queue in online:
+            cost = self.predict_ms.get(queue.model, FREE)
+            if not self._is_preemptible:
+                self.chunks.saw_online(queue.model, cost.predict_ms(queue.first_tokens), now_s)
+            needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens))
+            urgency = (self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0)
+            if soonest is None or urgency < least:
+                soonest, least = queue, urgency
+        return soonest
 
     def _fairest(self, bulk: Sequence[Waiting]) -> Waiting:
         """The queue with the least virtual time, which becomes the present.

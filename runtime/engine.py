@@ -16,24 +16,27 @@ from runtime.backend import Backend, TorchBackend
 from runtime.batch import Batch
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
-from runtime.executor import Executor
+from runtime.machinery import Lanes, Machinery
 from runtime.metering import Gauge, Metering
-from runtime.preparation import Preparation
+from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency
 from runtime.router import Router
-from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
 from runtime.work import Job, Lane, Result, Task
 from runtime.worker import ModelStatus, State, Worker
 
 log = logging.getLogger(__name__)
 
+REAL_MACHINERY = Machinery()
+
 
 class Engine:
     """All models of one process on one device."""
 
-    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
+    def __init__(
+        self, config: RuntimeConfig, backend: Backend | None = None, machinery: Machinery = REAL_MACHINERY
+    ) -> None:
         """`backend`: where devices and models come from; torch by default.
 
         Raises ConfigurationError when two models answer to one name. Loads nothing.
@@ -46,10 +49,12 @@ class Engine:
         self.device: Device | None = None
         self.admission: Admission | None = None
         self._router = Router(Worker(spec) for spec in config.models)
-        self._preparation = Preparation(config.tokenizer_threads)
+        self._machinery = machinery
+        self._preparation = machinery.preparation(config.tokenizer_threads)
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
-        self._policy = FairShare(weights={spec.id: spec.weight for spec in config.models})
-        self._executor: Executor | None = None
+        self._policy = machinery.policy(config.models)
+        self._overload = Overload(config, machinery.clock)
+        self._executor: Lanes | None = None
         self._open: set[Ticket] = set()
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
@@ -112,16 +117,16 @@ class Engine:
     async def run(self, job: Job) -> Result:
         """Compute a Job. Cancelling the awaiting task drops what still waits.
 
-        Raises the tree of `runtime.errors`: not ready, draining, queue full, bad dimensions or prompt, a failed model.
+        Raises the tree of `runtime.errors`: not ready, draining, queue full, its deadline passed, bad dimensions or
+        prompt, a failed model.
         """
         worker = self._router.by_id(job.model)
-        ticket = Ticket(job, worker.spec.slo_ms / 1000.0)
+        ticket = Ticket(job, worker.spec.slo_ms / 1000.0, self._machinery.clock)
         try:
             self._check_open(worker, job)
             self._enter(worker, ticket)
             try:
-                await self._prepare_and_queue(worker, ticket)
-                await ticket.future
+                await self._overload.in_time(job, self._answered(worker, ticket))
             finally:
                 self._leave(worker, ticket)
         except CotenantError as error:
@@ -140,16 +145,16 @@ class Engine:
         worker.ready_model(job.task)
         if self._executor is None or self.admission is None:
             raise ModelLoading("the device is still being opened")
-        most_ms = self.config.max_queue_ms if job.lane is Lane.ONLINE else self.config.max_bulk_queue_ms
-        wait_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
-        self.admission.may_wait(worker.spec.name, job.lane, wait_ms, most_ms)
+        ahead_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
+        self._overload.check(worker, job, ahead_ms, self.admission)
 
     def _preparing_ms(self) -> float:
         """Predicted device time of what is being tokenized and will queue in a moment."""
         tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._router.workers if w.preparing_tokens)
         return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
-    async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
+    async def _answered(self, worker: Worker, ticket: Ticket) -> None:
+        """Prepare and queue a Job, then wait for its rows."""
         job = ticket.job
         model = worker.ready_model(job.task)
         estimate = sum(model.cost(item) for item in job.inputs)
@@ -158,8 +163,10 @@ class Engine:
             prepared = await self._preparation.prepare(model, job)
         finally:
             worker.preparing_tokens -= estimate
+        self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))
+        await ticket.future
 
     def _enter(self, worker: Worker, ticket: Ticket) -> None:
         self._open.add(ticket)
@@ -183,7 +190,7 @@ class Engine:
         limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
         lanes = self.device.concurrency.threads
         self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
-        self._executor = Executor(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
+        self._executor = self._machinery.lanes(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
         self._loop = loop
         self._executor.start()
         residency = Residency(self._backend, self.device, self.admission, self.metering, self._loader)

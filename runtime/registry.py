@@ -91,6 +91,10 @@ class ModelSpec(Section):
     )
     slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
     weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
+    priority: int = Field(0, description="Online work of models with a lower number goes first, whatever its due time.")
+    max_queue_tokens: int = Field(
+        10_000_000, ge=1, description="Waiting tokens in one lane of this model beyond which a new request is refused."
+    )
 
     @model_validator(mode="after")
     def _fits_its_backend(self) -> Self:

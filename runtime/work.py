@@ -115,6 +115,8 @@ class Job:
     max_document_tokens: int | None = None
     """Cut each pair's document to so many tokens first, special tokens not counted."""
     tenant: str = "default"
+    deadline_s: float | None = None
+    """When an answer is of no more use, on the engine's clock; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,8 @@ class Waiting:
     """The largest batch that memory and the model's settings allow."""
     small: bool = False
     """These are the lane's small inputs; its large ones are another Waiting."""
+    queued_s: float = 0.0
+    """Since when the oldest entry waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from runtime.scheduling import CostLine
 from runtime.work import ABILITIES, Footprint, Head, Lane, Task
 
 CEILING_CUT = 0.7
+CEILING_LEAST = 1 / 16
+"""However many out-of-memories: the way back from far below would take days."""
 CEILING_RECOVERY = 1.05
 GOOD_BATCHES_TO_RECOVER = 200
 
@@ -113,7 +115,7 @@ class Worker:
 
     def cut_ceiling(self) -> None:
         """The device ran out of memory on a batch of this model."""
-        self._ceiling *= CEILING_CUT
+        self._ceiling = max(self._ceiling * CEILING_CUT, CEILING_LEAST)
         self._good_batches = 0
 
     def note_good_batch(self) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.clock import REAL_CLOCK, Clock
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -68,6 +70,8 @@ class Device(abc.ABC):
     default_dtype: str
     index_errors_are_fatal: bool
     """Whether a token id beyond the embedding table costs the whole process its device, instead of raising."""
+    clock: Clock = REAL_CLOCK
+    """What its batches are timed by; a simulated device has its own."""
 
     @abc.abstractmethod
     def memory(self) -> Memory:

@@ -17,10 +17,11 @@ from runtime.batch import Batch
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
 from runtime.executor import Executor
+from runtime.loader import Loader
 from runtime.metering import Gauge, Metering
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.residency import Residency
+from runtime.residency import Neighbours, Residency, Rules
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
@@ -49,6 +50,7 @@ class Engine:
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._policy = FairShare(weights={spec.id: spec.weight for spec in config.models})
         self._executor: Executor | None = None
+        self._residency: Residency | None = None
         self._open: set[Ticket] = set()
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
@@ -72,6 +74,10 @@ class Engine:
     async def stop(self) -> None:
         """Wait for the jobs in flight, complete every future, end the threads."""
         self.begin_drain()
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._residency is not None:
+            await self._residency.stop()
         if self._open:
             self._idle.clear()
             try:
@@ -80,8 +86,6 @@ class Engine:
                 log.warning("%d jobs were still in flight when the drain time ran out", len(self._open))
         for ticket in list(self._open):
             ticket.fail(Draining("the server stopped before this request was done"))
-        if self._loading is not None:
-            self._loading.cancel()
         self._preparation.close()
         self._loader.shutdown(wait=False, cancel_futures=True)
         if self._executor is not None:
@@ -89,10 +93,8 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Every required model serves, and the server isn't draining."""
-        return not self.draining and all(
-            worker.state is State.READY for worker in self._router.workers if worker.spec.required
-        )
+        """Every required model serves or is loaded when asked for, and the server isn't draining."""
+        return not self.draining and all(worker.is_ready for worker in self._router.workers if worker.spec.required)
 
     def describe(self) -> list[ModelStatus]:
         """Every model as it is now, in the registry's order."""
@@ -110,8 +112,9 @@ class Engine:
         Raises the tree of `runtime.errors`: not ready, draining, queue full, bad dimensions or prompt, a failed model.
         """
         worker = self._router.by_id(job.model)
-        ticket = Ticket(job, worker.spec.slo_ms / 1000.0)
         try:
+            await self._until_loaded(worker, job)
+            ticket = Ticket(job, worker.spec.slo_ms / 1000.0)
             self._check_open(worker, job)
             self._enter(worker, ticket)
             try:
@@ -128,6 +131,14 @@ class Engine:
         result = replace(ticket.result(), head=worker.model.facts.head if worker.model else None)
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
+
+    async def _until_loaded(self, worker: Worker, job: Job) -> None:
+        if self.draining:
+            raise Draining("the server is shutting down")
+        worker.check_can(job.task)
+        if self._residency is None:
+            raise ModelLoading("the device is still being opened")
+        await self._residency.until_ready(worker, self.config.load_wait_s)
 
     def _check_open(self, worker: Worker, job: Job) -> None:
         if self.draining:
@@ -167,6 +178,8 @@ class Engine:
             self._executor.drop(worker, ticket.job.lane, ticket.entries)
         if not self._open:
             self._idle.set()
+        if self._residency is not None:
+            self._residency.note_work_done(worker)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -180,8 +193,15 @@ class Engine:
         self._executor = Executor(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
         self._loop = loop
         self._executor.start()
-        residency = Residency(self._backend, self.device, self.admission, self.metering, self._loader)
-        await residency.load_all(self._router.workers, self._loaded)
+        self._residency = Residency(
+            Loader(self._backend, self.device, self._loader),
+            self.device,
+            self.admission,
+            self.metering,
+            Neighbours(holds=self._executor.holds, loaded=self._loaded),
+            Rules(min_residence_s=self.config.min_residence_s),
+        )
+        await self._residency.start(self._router.workers)
 
     def _loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
@@ -203,6 +223,8 @@ class Engine:
             log.exception("a batch of %s could not be delivered", batch.worker.spec.name)
             for entry in batch.entries:
                 entry.owner.fail(ExecutionError("the answer could not be delivered"))
+        if self._residency is not None:
+            self._residency.note_work_done(batch.worker)
 
     def _answer(self, batch: Batch) -> None:
         worker, tokens = batch.worker, max(batch.tokens, 1)

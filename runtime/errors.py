@@ -21,10 +21,12 @@
     │   ├── UnsupportedMediaType
     │   ├── BodyTooLarge
     │   ├── RouteNotFound
-    │   └── MethodNotAllowed
+    │   ├── MethodNotAllowed
+    │   └── AdminRefused
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
     │   ├── ModelLoading
+    │   ├── NoRoomNow
     │   └── Draining
     ├── RequestCancelled          the client hung up
     └── ExecutionError            the model's or the device's fault
@@ -205,6 +207,14 @@ class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
 
 
+class AdminRefused(RequestError):
+    """An administrator's route, asked by somebody who may not."""
+
+    status = 403
+    code = "admin_refused"
+    kind = "permission_error"
+
+
 class CapacityError(CotenantError):
     """Not now: the request is fine and may succeed later."""
 
@@ -226,6 +236,12 @@ class ModelLoading(CapacityError):
 
     code = "model_loading"
     retry_after_s = 5.0
+
+
+class NoRoomNow(CapacityError):
+    """The model is not in memory, and those that are must stay for now."""
+
+    code = "no_room_now"
 
 
 class Draining(CapacityError):

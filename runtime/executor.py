@@ -80,6 +80,12 @@ class Executor:
         with self._lock:
             return worker.queue.drop(lane, entries)
 
+    def holds(self, worker: Worker) -> bool:
+        """Whether inputs of `worker` wait or run."""
+        with self._lock:
+            running = any(batch.worker is worker for batch in self._running)
+            return running or any(worker.queue.items(lane) for lane in Lane)
+
     def waiting_ms(self, lane: Lane) -> float:
         """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16"]
 ModelBackend = Literal["torch", "openvino"]
@@ -83,6 +83,11 @@ class ModelSpec(Section):
     )
     slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
     weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
+    resident: Literal["always", "on_demand"] = Field(
+        "always", description="always: loaded at the start; on_demand: when somebody first asks for it."
+    )
+    pinned: bool = Field(False, description="Never evicted to make room for another model.")
+    idle_ttl_s: float | None = Field(None, gt=0, description="Leaves memory after so many seconds without a request.")
 
     @model_validator(mode="after")
     def _fits_its_backend(self) -> Self:
@@ -120,6 +125,9 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
     drain_timeout_s: float = Field(60.0, ge=0, description="Longest time that requests in flight get on SIGTERM.")
+    admin_token: SecretStr | None = Field(
+        None, description="Who sends it as a bearer token may load and unload models. None: only this machine may."
+    )
 
 
 class LogSettings(Section):
@@ -149,6 +157,12 @@ class RuntimeConfig(Section):
     max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait before a new online request runs, ms.")
     max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait before new bulk work runs, ms.")
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
+    load_wait_s: float = Field(
+        30.0, ge=0, description="Longest that a request waits for its model to be loaded, seconds."
+    )
+    min_residence_s: float = Field(
+        10.0, ge=0, description="A model stays at least so long, or 20 times as long as its load took, seconds."
+    )
     cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
     server: ServerSettings = Field(default_factory=ServerSettings, description="The HTTP edge and its limits.")

@@ -16,11 +16,9 @@ from typing import Literal
 from runtime.devices.base import Memory
 from runtime.errors import DoesNotFit, NoRoomNow, QueueFull
 from runtime.eviction import Candidate, victims, wait_for_room_s
-from runtime.ledger import WORKSPACE_MARGIN, Ledger
+from runtime.ledger import Ledger
 from runtime.metering import Metering
 from runtime.work import Footprint, Lane
-
-__all__ = ["DECISIONS_KEPT", "DEFAULT_SHARE_OF_MEMORY", "WORKSPACE_MARGIN", "Admission", "Books", "Decision"]
 
 log = logging.getLogger(__name__)
 

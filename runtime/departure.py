@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from runtime.admission import Admission
@@ -21,6 +22,16 @@ log = logging.getLogger(__name__)
 Reason = Literal["evicted", "idle", "asked"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """What residency asks of those who run models, and tells them."""
+
+    holds: Callable[[Worker], bool]
+    """Whether inputs of a worker wait or run."""
+    loaded: Callable[[Worker], None]
+    """A worker has come into memory, with a new cost line."""
+
+
 class Departures:
     """Takes workers out of memory, never with work queued or in flight."""
 
@@ -29,14 +40,14 @@ class Departures:
         loader: Loader,
         admission: Admission,
         metering: Metering,
-        holds: Callable[[Worker], bool],
+        neighbours: Neighbours,
         left: Callable[[], None],
     ) -> None:
-        """`holds`: whether inputs of a worker wait or run. `left` is called after each departure."""
+        """`left` is called after each departure."""
         self._loader = loader
         self._admission = admission
         self._metering = metering
-        self._holds = holds
+        self._neighbours = neighbours
         self._left = left
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self._work_done: dict[Worker, asyncio.Event] = {}
@@ -122,4 +133,4 @@ class Departures:
         log.info("%s is %s (%s)", worker.spec.name, worker.state, reason)
 
     def _has_work(self, worker: Worker) -> bool:
-        return worker.results_pending > 0 or self._holds(worker)
+        return worker.results_pending > 0 or self._neighbours.holds(worker)

@@ -11,22 +11,25 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from runtime.administration import Administration
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
 from runtime.batch import Batch
+from runtime.departure import Neighbours
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
 from runtime.executor import Executor
+from runtime.gauges import gauges
 from runtime.loader import Loader
 from runtime.metering import Gauge, Metering
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.residency import Neighbours, Residency, Rules
+from runtime.residency import Residency, Rules
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
 from runtime.work import Job, Lane, Result, Task, rough_tokens
-from runtime.worker import ModelStatus, State, Worker
+from runtime.worker import ModelStatus, Worker
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +102,27 @@ class Engine:
     def describe(self) -> list[ModelStatus]:
         """Every model as it is now, in the registry's order."""
         return [worker.status() for worker in self._router.workers]
+
+    # -- the operator -------------------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Administration:
+        """What an operator may see and change. Raises ModelLoading until the device is open."""
+        if self._residency is None or self.admission is None or self.device is None:
+            raise ModelLoading("the device is still being opened")
+        return Administration(self._router, self._residency, self.admission, self.device)
+
+    async def reconfigure(self, config: RuntimeConfig) -> None:
+        """Serve the models of `config` from now on, and no others; the other settings stay as they are.
+
+        A model whose settings allow it stays loaded; one that must be loaded anew answers what it has queued first.
+        Raises ModelLoading until the device is open.
+        """
+        administration = self.admin
+        self._router = administration.succession(config.models)
+        self.config = self.config.model_copy(update={"models": config.models})
+        self._policy.weights.update({spec.id: spec.weight for spec in config.models})
+        await administration.residency.adopt(self._router.workers)
 
     # -- work ---------------------------------------------------------------------------------------------------
 
@@ -248,47 +272,4 @@ class Engine:
         self.metering.observe_batch(worker.spec.name, batch.lane, len(batch.entries), tokens, batch.device_ms)
 
     def _gauges(self) -> Iterator[Gauge]:
-        """What is true at the moment of a scrape."""
-        workers = self._router.workers
-        lanes = [(worker, lane) for worker in workers for lane in Lane]
-        yield (
-            "queue_items",
-            "Inputs that wait",
-            ("model", "lane"),
-            [((w.spec.name, lane), w.queue.items(lane)) for w, lane in lanes],
-        )
-        yield (
-            "queue_tokens",
-            "Tokens that wait",
-            ("model", "lane"),
-            [((w.spec.name, lane), w.queue.tokens(lane)) for w, lane in lanes],
-        )
-        yield (
-            "model_state",
-            "1 for the state that a model is in",
-            ("model", "state"),
-            [((w.spec.name, state), float(w.state is state)) for w in workers for state in State],
-        )
-        yield (
-            "model_memory_bytes",
-            "Memory by model",
-            ("model", "kind"),
-            [
-                sample
-                for w in workers
-                for sample in (
-                    ((w.spec.name, "weights"), float(w.footprint.weight_bytes)),
-                    ((w.spec.name, "activations"), float(w.footprint.activation_bytes)),
-                )
-            ],
-        )
-        if self.admission is not None and self.device is not None:
-            memory = self.device.memory()
-            kinds = {
-                "limit": self.admission.limit_bytes,
-                "booked": self.admission.used_bytes(),
-                "used": memory.used_by_us_bytes,
-                "free": memory.free_bytes,
-                "total": memory.total_bytes,
-            }
-            yield "memory_bytes", "Device memory", ("kind",), [((kind,), float(n)) for kind, n in kinds.items()]
+        return gauges(self._router.workers, self.admission, self.device)

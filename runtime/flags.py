@@ -122,6 +122,7 @@ FLAGS: Final = (
     Flag(name="max_inputs", section="server", key="max_inputs", metavar="INPUTS", panel=SERVER),
     Flag(name="max_body_bytes", section="server", key="max_body_bytes", metavar="BYTES", panel=SERVER),
     Flag(name="drain_timeout_s", section="server", key="drain_timeout_s", metavar="SECONDS", panel=SERVER),
+    Flag(name="admin_token", section="server", key="admin_token", kind=str, metavar="TOKEN", panel=SERVER),
     Flag(name="log_level", section="log", key="level", panel=LOG),
     Flag(name="log_format", section="log", key="format", panel=LOG),
 )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from runtime.admission import Admission
 from runtime.batch_queue import BatchQueue
-from runtime.departure import Departures
+from runtime.departure import Departures, Neighbours
 from runtime.devices.base import Device
 from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading, NoRoomNow
 from runtime.loader import Loaded, Loader, as_problem
@@ -39,16 +39,6 @@ class Rules:
     now_s: Callable[[], float] = time.monotonic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbours:
-    """What residency asks of those who run models, and tells them."""
-
-    holds: Callable[[Worker], bool]
-    """Whether inputs of a worker wait or run."""
-    loaded: Callable[[Worker], None]
-    """A worker has come into memory, with a new cost line."""
-
-
 class Residency:
     """Moves workers between their states. Lives on the event loop."""
 
@@ -66,7 +56,7 @@ class Residency:
         self._admission = admission
         self._metering = metering
         self._neighbours = neighbours
-        self._departures = Departures(loader, admission, metering, neighbours.holds, self._apply_budgets)
+        self._departures = Departures(loader, admission, metering, neighbours, self._apply_budgets)
         self._rules = rules
         self._workers: list[Worker] = []
         self._turn = asyncio.Lock()
@@ -106,7 +96,7 @@ class Residency:
         await self._departures.stop()
 
     async def _start_one(self, worker: Worker) -> None:
-        if worker.spec.resident == "always":
+        if worker.spec.resident == "always" and not worker.serves:
             await asyncio.wait({self._begin(worker, evict=False)})
         worker.started = True
 

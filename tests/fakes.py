@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired
+from runtime.api.contract import Administration
+from runtime.errors import Draining, InvalidDimensions, ModelLoading, ModelNotFound, ModelRequired
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
 from runtime.work import Job, Lane, Result, Task, Timings
 from runtime.worker import ModelStatus
@@ -105,6 +106,10 @@ class FakeEngine:
         self.failure: Exception | None = None
         self.truncated_inputs = 0
         self.gate: asyncio.Event | None = None
+
+    @property
+    def admin(self) -> Administration:
+        raise ModelLoading("the fake has no device")
 
     def describe(self) -> Sequence[ModelStatus]:
         return self.statuses

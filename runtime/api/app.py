@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runtime.api import health, infinity, openai
+from runtime.api import admin, health, infinity, openai
 from runtime.api.access import log_plain
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
@@ -34,7 +34,10 @@ HOT_ROUTES: dict[str, HotRoute] = {
 def build_app(engine: Engine) -> ASGIApp:
     """The app over a started engine; it neither starts nor stops it."""
     edge = Edge(engine)
-    router = Router([*health.routes(edge), *openai.routes(edge), *infinity.routes(edge)], redirect_slashes=False)
+    router = Router(
+        [*health.routes(edge), *admin.routes(edge), *openai.routes(edge), *infinity.routes(edge)],
+        redirect_slashes=False,
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -37,13 +38,16 @@ log = logging.getLogger(__name__)
 class Engine:
     """All models of one process on one device."""
 
-    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
-        """`backend`: where devices and models come from; torch by default.
+    def __init__(
+        self, config: RuntimeConfig, backend: Backend | None = None, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`backend`: where devices and models come from; torch by default. `now_s`: what residence is timed by.
 
         Raises ConfigurationError when two models answer to one name. Loads nothing.
         """
         self.config = config
         self._backend = backend or TorchBackend()
+        self._now_s = now_s
         self.metering = Metering()
         self.draining = False
         self.device: Device | None = None
@@ -223,7 +227,7 @@ class Engine:
             self.admission,
             self.metering,
             Neighbours(holds=self._executor.holds, loaded=self._loaded),
-            Rules(min_residence_s=self.config.min_residence_s),
+            Rules(min_residence_s=self.config.min_residence_s, now_s=self._now_s),
         )
         await self._residency.start(self._router.workers)
 

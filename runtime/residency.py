@@ -176,6 +176,8 @@ class Residency:
         task = self._loads.get(worker)
         if task is None:
             task = self._loads[worker] = asyncio.create_task(self._bring(worker, evict))
+            if not self._line:
+                self._loading_since_s = self._rules.now_s()
             self._line.append(worker)
             task.add_done_callback(lambda _: self._end_of_load(worker))
         return task

@@ -218,6 +218,29 @@ class Admission:
             retry_after_s=max(1.0, (wait_ms - most_ms) / 1000.0),
         )
 
+    # -- what now, after an out-of-memory? ----------------------------------------------------------------------
+
+    def note_out_of_memory(self, model: str, tokens: int, leaving: Sequence[str]) -> None:
+        """One input of `tokens` failed even alone; `leaving`: the idle models that make room for another try."""
+        verdict, reason = ("admitted", "evicting") if leaving else ("refused", "nobody_idle")
+        self.record(
+            Decision(
+                model=model,
+                question="out_of_memory",
+                asked=tokens,
+                free=0,
+                verdict=verdict,
+                reason=reason,
+                evicted=tuple(leaving),
+            )
+        )
+
+    def most_tokens_ever(self, model: str) -> int | None:
+        """The largest single input of a resident model that could run were the device its own; None: not known."""
+        with self._lock:
+            footprint = self._resident.get(model)
+        return None if footprint is None else self.ledger.most_tokens(footprint)
+
     # -- what is on the books, and on record --------------------------------------------------------------------
 
     def used_bytes(self) -> int:
@@ -248,6 +271,8 @@ class Admission:
             else:
                 self.decisions.append(decision)
         self._metering.observe_decision(decision.model, decision.verdict, decision.reason)
+        for name in decision.evicted:
+            self._metering.observe_decision(name, "evicted", decision.question)
         log.log(
             logging.DEBUG if decision.question == "wait" else logging.INFO,
             "%s of %s: %s (%s), asked %.0f, free %.0f%s",

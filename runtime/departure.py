@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,9 @@ from runtime.metering import Metering
 from runtime.worker import State, Worker
 
 log = logging.getLogger(__name__)
+
+EVICTION_PATIENCE_S = 60.0
+"""How long a lane thread waits for idle models to leave."""
 
 Reason = Literal["evicted", "idle", "asked"]
 
@@ -49,6 +53,7 @@ class Departures:
         self._metering = metering
         self._neighbours = neighbours
         self._left = left
+        self._loop = asyncio.get_running_loop()
         self._tasks: dict[Worker, asyncio.Task[None]] = {}
         self._work_done: dict[Worker, asyncio.Event] = {}
         self._idle_timers: dict[Worker, asyncio.TimerHandle] = {}
@@ -87,6 +92,21 @@ class Departures:
     async def depart(self, worker: Worker, reason: Reason) -> None:
         """Drain `worker`, then offload it; let it go where it can't be offloaded or an administrator asked."""
         await asyncio.wait({self._tasks.get(worker) or self._begin(worker, reason)})
+
+    def make_room(self, others: Sequence[Worker], worker: Worker, tokens: int) -> bool:
+        """Evict those of `others` that are idle, for one more try of an input; whether any left. In a lane thread."""
+        evicting = asyncio.run_coroutine_threadsafe(self._evict_idle(others, worker, tokens), self._loop)
+        try:
+            return evicting.result(EVICTION_PATIENCE_S)
+        except (TimeoutError, CancelledError):
+            evicting.cancel()
+            return False
+
+    async def _evict_idle(self, others: Sequence[Worker], worker: Worker, tokens: int) -> bool:
+        idle = [each for each in others if each.serves and not each.pinned and not self.is_needed(each)]
+        self._admission.note_out_of_memory(worker.spec.id, tokens, [each.spec.id for each in idle])
+        await asyncio.gather(*[self.depart(each, "evicted") for each in idle])
+        return bool(idle)
 
     def note_use(self, worker: Worker) -> None:
         """Somebody asked for `worker`: its idle time ends."""

@@ -53,6 +53,14 @@ class Ledger:
         room = self._room_of_one_lane(resident)
         return {model: held.tokens_within(room) for model, held in resident.items() if held.budget_tokens}
 
+    def most_tokens(self, footprint: Footprint) -> int | None:
+        """The largest batch that one lane could run with this model alone in memory; None: its line is not known."""
+        per_batch = footprint.activation_bytes - footprint.fixed_bytes
+        if not footprint.budget_tokens or per_batch <= 0:
+            return None
+        room = self.limit_bytes - self.base_bytes - footprint.resident_bytes - footprint.fixed_bytes
+        return max(room, 0) * footprint.budget_tokens // per_batch
+
     def _room_of_one_lane(self, resident: Resident) -> int:
         """Workspace that one lane may take beside what is held; never less than the smallest budgets need."""
         room = int((self.limit_bytes - self.held_bytes(resident)) // (self.lanes * WORKSPACE_MARGIN))

@@ -292,6 +292,11 @@ class Residency:
 
     # -- what is true now ---------------------------------------------------------------------------------------
 
+    def make_room(self, worker: Worker, tokens: int) -> bool:
+        """After an out-of-memory on one input: whether idle models left. Blocks; call from a lane thread."""
+        others = [each for each in self._workers if each is not worker]
+        return self._departures.make_room(others, worker, tokens)
+
     def _by_id(self, model: str) -> Worker:
         return next(worker for worker in self._workers if worker.spec.id == model and worker.model is not None)
 

@@ -29,13 +29,12 @@ async def test_unloading_answers_what_is_queued_first_and_the_next_request_loads
         assert states(engine) == {"a": "draining"}
         late = asyncio.create_task(engine.run(job("a", "late")))
         await asyncio.sleep(0.05)
-        assert not unloading.done()
-        assert not model.closed
+        before = (unloading.done(), model.closed)
         model.gate.set()
         for index, result in enumerate(await asyncio.gather(*jobs)):
             assert_rows(result, [f"t{index}"])
         await unloading
-        assert model.closed
+        assert (before, model.closed) == ((False, False), True)
         assert_rows(await late, ["late"])
         assert backend.loads == ["a", "a"]
 
@@ -83,3 +82,19 @@ async def test_an_evicted_model_that_can_be_offloaded_returns_without_a_load() -
         await engine.admin.unload("b")
         assert states(engine) == {"a": "ready", "b": "unloaded"}
         assert backend.resident["b"].closed
+
+
+async def test_after_an_out_of_memory_idle_models_leave_and_busy_and_pinned_ones_stay() -> None:
+    async with residents({"a": MB, "b": MB, "c": MB, "d": MB}) as (engine, backend, _):
+        engine.admin.pin("c", True)
+        backend.resident["d"].gate = threading.Event()
+        running = asyncio.create_task(engine.run(job("d", "x")))
+        await asyncio.sleep(0.05)
+        residency = engine.admin.residency
+        worker = engine._router.by_id("a")
+        assert await asyncio.to_thread(residency.make_room, worker, 100)
+        assert states(engine) == {"a": "ready", "b": "unloaded", "c": "ready", "d": "ready"}
+        assert not await asyncio.to_thread(residency.make_room, worker, 100)
+        assert [each.reason for each in engine.admin.decisions(2)] == ["nobody_idle", "evicting"]
+        backend.resident["d"].gate.set()
+        assert_rows(await running, ["x"])

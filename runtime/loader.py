@@ -95,7 +95,7 @@ class Loader:
     def park(self, model: Model) -> bool:
         """Offload `model`; False where it can't be."""
         parked = model.park()
-        self.sweep()
+        self._device.release_cache()
         return parked
 
     def unpark(self, model: Model) -> None:
@@ -103,13 +103,12 @@ class Loader:
         model.unpark()
 
     def let_go(self, model: Model) -> None:
-        """Close `model` and give its memory back."""
+        """Close `model` and give its memory back. Without a collection: that would hold the GIL for a long time."""
         model.close()
-        del model
-        self.sweep()
+        self._device.release_cache()
 
     def sweep(self) -> None:
-        """Collect what only cycles hold, then hand freed memory to the operating system or the driver."""
+        """After a load that failed half-way: collect what only cycles hold, then hand freed memory back."""
         gc.collect()
         self._device.release_cache()
 

@@ -122,7 +122,7 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
         "memory_budget": "3gib", "cpu_lanes": "3",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
         "max_inputs": "5", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "log_level": "error",
-        "log_format": "json",
+        "log_format": "json", "admin_token": "none",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
     config = effective(**{f"COTENANT_{name.upper()}": value for name, value in values.items()})

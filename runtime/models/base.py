@@ -72,7 +72,7 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Drop everything that holds device memory. Called once, when no batch is in flight."""
+        """Give all device memory back, whoever still refers to a tensor. Called once, when no batch is in flight."""
 
     def park(self) -> bool:
         """Take the weights out of device memory and keep the rest, so that `unpark` is one copy.

@@ -21,11 +21,12 @@ from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed, InvalidDimensions, UnsupportedCapability, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, ModelFacts
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, max_tokens, position_offset
 from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
+from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts
 from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
@@ -38,7 +39,7 @@ PACKABLE_MODULES = frozenset({"Transformer", "Pooling", "Dense", "LayerNorm", "N
 """sentence-transformers modules that take a flat row; others see a padded rectangle."""
 
 
-class TextEmbedder(Model):
+class TextEmbedder(ParkableModel):
     """One text embedder on one device."""
 
     def __init__(self, spec: ModelSpec, folder: Path, device: Device) -> None:
@@ -68,6 +69,7 @@ class TextEmbedder(Model):
         self._padded_attention = self._network.config._attn_implementation
         self.execution: Execution = "buckets"
         device.settle_weights(self._reference)
+        self.hold(self._reference)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class TextEmbedder(Model):
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the path."""
-        weights = list(self._reference.parameters()) + list(self._reference.buffers())
+        weights = [*self._reference.parameters(), *self._reference.buffers()]
         self.facts = ModelFacts(
             dimensions=self._width,
             max_tokens=self._tokenizer.default_limit.max_tokens,
@@ -181,7 +183,17 @@ class TextEmbedder(Model):
     def close(self) -> None:
         """Let go of every tensor."""
         self.decelerate()
+        self.empty()
         del self._network, self._reference, self._chain
+
+    def on_parked(self) -> None:
+        """Graphs hold the weights' addresses."""
+        self._graphs = None
+
+    def on_return(self) -> None:
+        """Capture them again."""
+        if self.facts.graph_bytes:
+            self.accelerate(())
 
     # -- parts -------------------------------------------------------------------------------------------------
 

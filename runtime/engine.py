@@ -207,7 +207,7 @@ class Engine:
         if not self._open:
             self._idle.set()
         if self._residency is not None:
-            self._residency.note_work_done(worker)
+            self._residency.departures.note_work_done(worker)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Engine:
             for entry in batch.entries:
                 entry.owner.fail(ExecutionError("the answer could not be delivered"))
         if self._residency is not None:
-            self._residency.note_work_done(batch.worker)
+            self._residency.departures.note_work_done(batch.worker)
 
     def _answer(self, batch: Batch) -> None:
         worker, tokens = batch.worker, max(batch.tokens, 1)

@@ -56,7 +56,7 @@ class Residency:
         self._admission = admission
         self._metering = metering
         self._neighbours = neighbours
-        self._departures = Departures(loader, admission, metering, neighbours, self._apply_budgets)
+        self.departures = Departures(loader, admission, metering, neighbours, self._apply_budgets)
         self._rules = rules
         self._workers: list[Worker] = []
         self._turn = asyncio.Lock()
@@ -93,7 +93,7 @@ class Residency:
         for load in loads:
             load.cancel()
         await asyncio.gather(*loads, return_exceptions=True)
-        await self._departures.stop()
+        await self.departures.stop()
 
     async def _start_one(self, worker: Worker) -> None:
         if worker.spec.resident == "always" and not worker.serves:
@@ -127,10 +127,6 @@ class Residency:
             if isinstance(problem, NoRoomNow):
                 raise NoRoomNow(problem.message, retry_after_s=problem.retry_after_s)
 
-    def note_work_done(self, worker: Worker) -> None:
-        """A job of `worker` is over, or a batch of it has landed."""
-        self._departures.note_work_done(worker)
-
     def eta_s(self, worker: Worker) -> float:
         """Predicted seconds until `worker` serves, loads that are ahead of it included."""
         ahead = self._line[: self._line.index(worker)] if worker in self._line else self._line
@@ -156,7 +152,7 @@ class Residency:
     def _note_use(self, worker: Worker) -> None:
         worker.demand.note(self._rules.now_s())
         worker.last_used_unix_s = time.time()
-        self._departures.note_use(worker)
+        self.departures.note_use(worker)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -209,7 +205,7 @@ class Residency:
 
     async def _make_way_for(self, worker: Worker) -> None:
         """Until a former self of `worker` has left: its own, or that of another entry of the registry with its id."""
-        await self._departures.over(worker)
+        await self.departures.over(worker)
         for other in self._workers:
             if other is not worker and other.spec.id == worker.spec.id:
                 await self.unload(other)
@@ -219,10 +215,10 @@ class Residency:
         if not worker.footprint.resident_bytes:
             worker.footprint = await loader.run(loader.predict, spec)
         others = [each for each in self._workers if each is not worker]
-        candidates = self._departures.candidates(others, self._rules.now_s(), self._rules.min_residence_s)
+        candidates = self.departures.candidates(others, self._rules.now_s(), self._rules.min_residence_s)
         leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
         self._apply_budgets()
-        await asyncio.gather(*[self._departures.depart(self._by_id(model), "evicted") for model in leaving])
+        await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
         if not self._admission.fits_the_device(spec.id, self._device.memory()):
             await loader.run(loader.sweep)
         self._admission.verify(spec.id, self._device.memory())
@@ -250,7 +246,7 @@ class Residency:
         worker.loads += 1
         self._neighbours.loaded(worker)
         self._apply_budgets()
-        self._departures.note_work_done(worker)
+        self.departures.note_work_done(worker)
         self._metering.observe_load(worker.spec.name, worker.loaded_s, outcome)
         assert worker.model is not None
         log.info(
@@ -280,7 +276,7 @@ class Residency:
         if load is not None:
             await asyncio.wait({load})
         if worker.model is not None:
-            await self._departures.depart(worker, "asked")
+            await self.departures.depart(worker, "asked")
         if worker.parked is not None:
             worker.state = State.UNLOADED
             await self._let_go_parked(worker)
@@ -294,8 +290,7 @@ class Residency:
 
     def make_room(self, worker: Worker, tokens: int) -> bool:
         """After an out-of-memory on one input: whether idle models left. Blocks; call from a lane thread."""
-        others = [each for each in self._workers if each is not worker]
-        return self._departures.make_room(others, worker, tokens)
+        return self.departures.make_room([each for each in self._workers if each is not worker], worker, tokens)
 
     def _by_id(self, model: str) -> Worker:
         return next(worker for worker in self._workers if worker.spec.id == model and worker.model is not None)

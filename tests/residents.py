@@ -17,6 +17,7 @@ from tests.doubles import FACTS, CountingModel, DoubleBackend, StillDevice
 
 BASE_BYTES = 100
 LOAD_S = 2.0
+SERVER = ServerSettings(drain_timeout_s=10.0)
 
 
 class RoomDevice(StillDevice):
@@ -102,9 +103,7 @@ async def residents(
     clock = Clock()
     backend = RoomBackend(RoomDevice(10**8), clock, sizes)
     models = tuple(ModelSpec.model_validate({"id": name, **(keys or {})}) for name in sizes)
-    config = RuntimeConfig(
-        models=models, memory_budget=budget_bytes, server=ServerSettings(drain_timeout_s=10.0), **settings
-    )
+    config = RuntimeConfig(models=models, memory_budget=budget_bytes, **{"server": SERVER, **settings})
     engine = Engine(config, backend, clock)
     await engine.start()
     await engine.wait_loaded()

@@ -242,6 +242,7 @@ async def every_metric() -> str:
     metering.observe_error("a", "forward_failed")
     metering.observe_cancel("a")
     metering.observe_decision("a", "admitted", "fits")
+    metering.observe_eviction("a", "idle")
     shown = metering.render().decode()
     await engine.stop()
     return shown

@@ -62,7 +62,6 @@ class Residency:
         self._turn = asyncio.Lock()
         """Held by the one load that is under way."""
         self._line: list[Worker] = []
-        """Who is being loaded, and who is next."""
         self._loads: dict[Worker, asyncio.Task[CotenantError | None]] = {}
         self._loading_since_s = 0.0
         self._closed = False

@@ -134,7 +134,7 @@ class ParkableModel(Model):
     def empty(self) -> None:
         """Give the weights' memory back for good, whoever still refers to them.
 
-        A recorded forward stays in TorchScript's own table for the life of the process, and refers to all of them.
+        Cycles in the loading library's objects keep a model until the next collection, which nobody should wait for.
         """
         for storage in _storages(self._weights) if self._weights is not None else ():
             if storage.resizable():

@@ -1,4 +1,4 @@
-"""A real server that is told to read its registry again (SIGHUP): models come, go and change; nonsense changes nothing."""
+"""A real server that is told to read its registry again (SIGHUP): models come, go, change; nonsense does nothing."""
 
 from __future__ import annotations
 

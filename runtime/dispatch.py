@@ -43,6 +43,11 @@ class Dispatch:
         """Forget entries that still wait; returns how many."""
         return worker.queue.drop(lane, entries)
 
+    def holds(self, worker: Worker) -> bool:
+        """Whether inputs of `worker` wait or run."""
+        running = any(batch.worker is worker for batch in self._running)
+        return running or any(worker.queue.items(lane) for lane in Lane)
+
     def waiting_ms(self, lane: Lane, now_s: float) -> float:
         """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
         ahead = [

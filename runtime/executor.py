@@ -68,6 +68,11 @@ class Executor:
         with self._lock:
             return self._dispatch.drop(worker, lane, entries)
 
+    def holds(self, worker: Worker) -> bool:
+        """Whether inputs of `worker` wait or run."""
+        with self._lock:
+            return self._dispatch.holds(worker)
+
     def waiting_ms(self, lane: Lane) -> float:
         """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
         with self._lock:

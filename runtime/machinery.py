@@ -32,6 +32,9 @@ class Lanes(Protocol):
     def drop(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> int:
         """See Executor.drop."""
 
+    def holds(self, worker: Worker) -> bool:
+        """See Executor.holds."""
+
     def waiting_ms(self, lane: Lane) -> float:
         """See Executor.waiting_ms."""
 

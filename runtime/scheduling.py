@@ -82,6 +82,9 @@ class Policy(Protocol):
     predict_ms: dict[str, CostLine]
     """Cost lines by model; the engine adds each when it has been measured."""
 
+    def know(self, spec: ModelSpec) -> None:
+        """Take over what a model's entry in the registry asks for, new or changed."""
+
     def adapt(self, concurrency: Concurrency) -> None:
         """Told once, before the first choice, how many batches the device takes."""
 
@@ -118,7 +121,7 @@ class FairShare:
         return policy
 
     def know(self, spec: ModelSpec) -> None:
-        """Take over a model's weight, priority and objective, new or changed."""
+        """See Policy.know: weight, priority and objective."""
         self.weights[spec.id] = spec.weight
         self.priorities[spec.id] = spec.priority
         self.chunks.slo_ms[spec.id] = spec.slo_ms

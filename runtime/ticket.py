@@ -17,11 +17,13 @@ from runtime.work import Job, Prepared, Result, Row, Timings
 class Ticket:
     """Waits for every row of a Job, or for the first error."""
 
-    def __init__(self, job: Job, slo_s: float, clock: Clock = REAL_CLOCK) -> None:
+    def __init__(self, job: Job, slo_s: float, clock: Clock = REAL_CLOCK, arrived_s: float | None = None) -> None:
+        """`arrived_s`: when the Job came, if it had to wait until its model was loaded."""
         self.job = job
         self._clock = clock
         self.started_s = clock.now_s()
-        self.due_s = self.started_s + slo_s
+        self.arrived_s = self.started_s if arrived_s is None else arrived_s
+        self.due_s = self.arrived_s + slo_s
         self.timings = Timings()
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.entries: list[Entry] = []
@@ -69,7 +71,7 @@ class Ticket:
         """The rows in the order of the inputs. Only after the future is done well."""
         now = self._clock.now_s()
         self.timings.deliver_ms = (now - self._last_landed_s) * 1000.0 if self._last_landed_s else 0.0
-        self.timings.total_ms = (now - self.started_s) * 1000.0
+        self.timings.total_ms = (now - self.arrived_s) * 1000.0
         rows = [row for row in self._rows if row is not None]
         return Result(
             model=self.job.model,

@@ -104,3 +104,11 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def settle_weights(self, module: Any) -> None:
         """Rearrange a freshly loaded module's weights for speed, values unchanged."""
+
+    def start_peak(self) -> None:
+        """Begin to watch the most memory in use at once; nothing where the device can't."""
+        return
+
+    def peak_bytes(self) -> int | None:
+        """The most that was in use beyond what was at `start_peak`; None where the device can't tell."""
+        return None

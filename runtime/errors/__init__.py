@@ -1,8 +1,9 @@
 """Every way to fail: `tree.py` has the root and the families, the others one family's classes each."""
 
-from runtime.errors.capacity import Draining, ModelLoading, QueueFull, RateLimited
+from runtime.errors.capacity import Draining, ModelLoading, NoRoomNow, QueueFull, RateLimited
 from runtime.errors.execution import DoesNotFit, ForwardFailed, ModelFailed, NonFiniteOutput, OutOfMemory
 from runtime.errors.refusals import (
+    AdminRefused,
     BodyTooLarge,
     EmptyInput,
     Forbidden,
@@ -42,6 +43,7 @@ from runtime.errors.tree import (
 )
 
 __all__ = [
+    "AdminRefused",
     "BodyTooLarge",
     "CapacityError",
     "ConfigurationError",
@@ -67,6 +69,7 @@ __all__ = [
     "ModelLoading",
     "ModelNotFound",
     "ModelRequired",
+    "NoRoomNow",
     "NonFiniteOutput",
     "OutOfMemory",
     "QueueFull",

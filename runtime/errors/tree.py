@@ -29,11 +29,13 @@
     │   ├── UnsupportedMediaType
     │   ├── BodyTooLarge
     │   ├── RouteNotFound
-    │   └── MethodNotAllowed
+    │   ├── MethodNotAllowed
+    │   └── AdminRefused
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
     │   ├── RateLimited
     │   ├── ModelLoading
+    │   ├── NoRoomNow
     │   └── Draining
     ├── RequestCancelled          the client hung up
     ├── DeadlineExceeded          the client's own deadline passed

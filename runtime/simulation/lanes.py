@@ -70,6 +70,10 @@ class SimulatedLanes:
         """See Executor.drop."""
         return self._dispatch.drop(worker, lane, entries)
 
+    def holds(self, worker: Worker) -> bool:
+        """See Executor.holds."""
+        return self._dispatch.holds(worker)
+
     def waiting_ms(self, lane: Lane) -> float:
         """See Executor.waiting_ms."""
         return self._dispatch.waiting_ms(lane, self._clock.now_s())

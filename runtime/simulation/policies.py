@@ -21,6 +21,9 @@ class FirstInFirstOut:
 
     predict_ms: dict[str, CostLine] = field(default_factory=dict)
 
+    def know(self, spec: ModelSpec) -> None:
+        """See Policy.know."""
+
     def adapt(self, concurrency: Concurrency) -> None:
         """See Policy.adapt."""
 

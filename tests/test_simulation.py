@@ -168,11 +168,45 @@ def test_after_out_of_memories_the_ceiling_recovers_slowly() -> None:
     model = {"id": "a", "fixed_ms": 1.0, "ms_per_token": 0.01, "max_batch_tokens": 1024}
     fault = {"kind": "out_of_memory", "times": 5}
     asked = {"models": [model], "faults": [fault]}
-    clients = {"clients": 2, "tokens": 900, "lane": "bulk"}
+    clients = {"clients": 8, "tokens": 200, "lane": "bulk"}  # a lone input would not lower it
     early, middle, late = (
-        simulate(of_one_model(clients, duration_s=seconds, **asked)).ceilings["a"] for seconds in (1, 15, 45)
+        simulate(of_one_model(clients, duration_s=seconds, **asked)).ceilings["a"] for seconds in (1, 6, 20)
     )
     assert early < middle < late == 1_024
+
+
+# -- residency --------------------------------------------------------------------------------------------------
+
+
+def test_of_sixty_four_models_sixteen_are_in_memory_and_the_others_come_when_asked() -> None:
+    figures = simulate(scenario("sixty_four_models", duration_s=600))
+    assert 0.3 < figures.hit_rate < 1.0
+    assert figures.evictions > 0
+    assert figures.verdicts["refused"] > 0
+    # Each of sixteen places changes hands at most once in the 20 loads' time that a model stays, and at the end of it.
+    assert figures.evictions <= 16 * (1 + 600 / (20 * 6))
+    outcomes = figures.of("team", Lane.ONLINE).outcomes
+    assert set(outcomes) <= {"model_loading", "no_room_now"}
+
+
+def test_models_that_fit_together_never_leave() -> None:
+    asked = scenario("sixty_four_models", duration_s=300)
+    models = [model.model_dump() | {"copies": 16} for model in asked.models]
+    figures = simulate(scenario("sixty_four_models", duration_s=300, models=models))
+    assert figures.hit_rate == 1.0
+    assert figures.evictions == 0
+    assert not figures.of("team", Lane.ONLINE).outcomes
+
+
+def test_a_load_warms_up_beside_the_batches_of_those_who_serve() -> None:
+    """Two models, of which one fits at a time: a query of the one that is here waits for no load."""
+    asked = scenario("sixty_four_models", duration_s=300)
+    models = [model.model_dump() | {"copies": 2, "weights": "4GiB"} for model in asked.models]
+    traffic = [{"model": "team", "rate_per_s": 10, "tokens": 64}]
+    device = {"memory": "6GiB"}
+    figures = simulate(scenario("sixty_four_models", duration_s=300, models=models, traffic=traffic, device=device))
+    assert figures.evictions > 0
+    assert figures.of("team", Lane.ONLINE).delay_ms(0.40) < 20.0
 
 
 # -- the tool ---------------------------------------------------------------------------------------------------

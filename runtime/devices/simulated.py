@@ -6,6 +6,7 @@ its events; with the real one it keeps time by sleeping.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 
 from runtime.clock import Clock
 from runtime.devices.base import Concurrency, Device, Download, Memory
+
+REMEMBERED_RUNS = 256
+"""At least so many of a stream, the latest; far more than are ever ahead."""
 
 FaultKind = Literal["out_of_memory", "error", "slow", "stuck_load"]
 
@@ -86,6 +90,43 @@ class _Usage:
         return sum(self.weights.values()) + self.workspace
 
 
+class _Stream:
+    """When batches run, one after another.
+
+    A load warms its model up in a time to come while the present goes on, so a batch takes the first gap that holds it.
+    """
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float]] = []
+        """Beginnings and ends, in order."""
+
+    def free_s(self, now_s: float, run_s: float) -> float:
+        """When a batch of `run_s` could begin."""
+        return self._gap(now_s, run_s)[1]
+
+    def take(self, now_s: float, run_s: float) -> float:
+        """Run a batch in the first gap; when it ends."""
+        place, begin_s = self._gap(now_s, run_s)
+        self._taken.insert(place, (begin_s, begin_s + run_s))
+        if len(self._taken) > 2 * REMEMBERED_RUNS:
+            del self._taken[:REMEMBERED_RUNS]
+        return begin_s + run_s
+
+    def _gap(self, now_s: float, run_s: float) -> tuple[int, float]:
+        """The first gap's place among the runs, and its beginning."""
+        place = len(self._taken)
+        while place and self._taken[place - 1][1] > now_s:
+            place -= 1
+        begin_s = now_s
+        while place < len(self._taken):
+            taken_s, free_s = self._taken[place]
+            if begin_s + run_s <= taken_s:
+                break
+            begin_s = max(begin_s, free_s)
+            place += 1
+        return place, begin_s
+
+
 class SimulatedDevice(Device):
     """Streams that run one batch after another, and a memory that can run out."""
 
@@ -104,8 +145,9 @@ class SimulatedDevice(Device):
         self.faults = faults
         self._memory_bytes = memory_bytes
         self._usage = _Usage()
-        self._free_s = [0.0] * concurrency.threads
-        """When each stream has done what was launched on it."""
+        self._streams = [_Stream() for _ in range(concurrency.threads)]
+        self._loaded_s: dict[str, float] = {}
+        """Since when each model is here; of one that is still on its way, a time to come."""
 
     def load(self, model: str, cost: SimulatedCost) -> None:
         """Bring a model's weights here. Blocks for the load's time. Raises SimulatedOutOfMemory."""
@@ -113,10 +155,16 @@ class SimulatedDevice(Device):
         slow = self._struck("stuck_load", model, ())
         self.clock.wait_until(self.clock.now_s() + cost.load_s * (slow.factor if slow else 1.0))
         self._usage.weights[model] = cost.weight_bytes
+        self._loaded_s[model] = self.clock.now_s()
 
     def unload(self, model: str) -> None:
         """Let a model's weights go."""
         self._usage.weights.pop(model, None)
+        self._loaded_s.pop(model, None)
+
+    def holds(self, model: str) -> bool:
+        """Whether a model's weights are here now."""
+        return self._loaded_s.get(model, math.inf) <= self.clock.now_s()
 
     def start(self, model: str, cost: SimulatedCost, sizes: Sequence[int]) -> Run:
         """Launch a batch of inputs of so many tokens. Raises SimulatedOutOfMemory and SimulatedFailure."""
@@ -130,11 +178,11 @@ class SimulatedDevice(Device):
         self._usage.workspace += workspace_bytes
         slow = self._struck("slow", model, sizes)
         run_ms = (cost.fixed_ms + cost.ms_per_token * tokens) * (slow.factor if slow else 1.0)
-        stream = min(range(len(self._free_s)), key=self._free_s.__getitem__)
-        self._free_s[stream] = max(self._free_s[stream], self.clock.now_s()) + run_ms / 1000.0
+        now_s, run_s = self.clock.now_s(), run_ms / 1000.0
+        stream = min(self._streams, key=lambda each: each.free_s(now_s, run_s))
         self.busy_ms += run_ms
         self.tokens += tokens
-        return Run(model, workspace_bytes, self._free_s[stream])
+        return Run(model, workspace_bytes, stream.take(now_s, run_s))
 
     def finish(self, run: Run) -> None:
         """Wait for a batch and free its workspace."""

@@ -31,7 +31,11 @@ class SimulatedBackend:
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         """What the cost says."""
         cost = self._costs[spec.id]
-        return Footprint(weight_bytes=cost.weight_bytes, activation_bytes=cost.bytes_per_token * budget_tokens)
+        return Footprint(
+            weight_bytes=cost.weight_bytes,
+            activation_bytes=cost.bytes_per_token * budget_tokens,
+            budget_tokens=budget_tokens,
+        )
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
         """Takes the load's time and the weights' memory."""

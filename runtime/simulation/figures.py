@@ -40,6 +40,10 @@ class Figures:
     streams: dict[Stream, StreamFigures] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
     """Admission's verdicts by kind (admitted, refused, evicted, ...), loads at the start included."""
+    asked: int = 0
+    """Requests."""
+    found: int = 0
+    """Those that found their model in memory."""
     ceilings: Mapping[str, int] = field(default_factory=dict)
     """The largest batch of each model at the end, in tokens."""
 
@@ -60,6 +64,11 @@ class Figures:
     def tokens_per_s(self, lane: Lane) -> float:
         """Tokens a second of all models in a lane."""
         return sum(figures.tokens for (_, each), figures in self.streams.items() if each is lane) / self.counted_s
+
+    @property
+    def hit_rate(self) -> float:
+        """Part of the requests that found their model in memory; 1 where nobody asked."""
+        return self.found / self.asked if self.asked else 1.0
 
     @property
     def evictions(self) -> int:
@@ -103,4 +112,8 @@ def table(figures: Figures) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     refusals = figures.verdicts.get("refused", 0)
-    return "\n".join([*lines, f"device busy {figures.busy:.1%}, evictions {figures.evictions}, refusals {refusals}"])
+    end = (
+        f"device busy {figures.busy:.1%}, models found in memory {figures.hit_rate:.1%},"
+        f" evictions {figures.evictions:,}, refusals {refusals:,}"
+    )
+    return "\n".join([*lines, end])

@@ -121,6 +121,7 @@ class Simulation:
         """One request and what became of it; the error that it ended in."""
         asked_s = self._clock.now_s()
         job = self._job(traffic, chance)
+        found = self._device.holds(job.model)
         error, outcome = None, ""
         try:
             async with asyncio.timeout(None if traffic.hang_up_ms is None else traffic.hang_up_ms / 1000.0):
@@ -130,6 +131,8 @@ class Simulation:
         except CotenantError as raised:
             error, outcome = raised, raised.code
         if asked_s >= self._begun_s:
+            self.figures.asked += 1
+            self.figures.found += found
             figures = self.figures.of(traffic.model, traffic.lane)
             if outcome:
                 figures.outcomes[outcome] += 1

@@ -124,6 +124,17 @@ async def test_a_server_that_listens_elsewhere_wants_a_token() -> None:
         assert (await http.get("/admin/memory")).status_code == 403
 
 
+@pytest.mark.parametrize(("key", "status"), [("boss", 200), ("clerk", 403), ("s3cret", 401), ("", 401)])
+async def test_with_api_keys_one_with_the_admin_right_is_needed_and_the_token_counts_for_nothing(
+    key: str, status: int
+) -> None:
+    settings = ServerSettings.model_validate({"api_key": "boss", "api_keys": "clerk:clerk", "admin_token": "s3cret"})
+    async with residents(MODELS, keys=ON_DEMAND, server=settings) as (engine, _, _):
+        for peer in ("127.0.0.1", "10.0.0.9"):
+            async with client(engine, peer, authorization=f"Bearer {key}") as http:
+                assert (await http.get("/admin/models")).status_code == status
+
+
 @pytest.mark.parametrize(
     ("given", "status"),
     [("Bearer s3cret", 200), ("bearer s3cret", 200), ("Bearer s3cre", 403), ("Basic s3cret", 403), ("", 403)],

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runtime.clock import VirtualClock
+from runtime.devices.base import Concurrency
+from runtime.devices.simulated import SimulatedCost, SimulatedDevice
 from runtime.errors import ConfigurationError
 from runtime.simulation.figures import Figures, table
 from runtime.simulation.policies import POLICIES
@@ -198,15 +201,14 @@ def test_models_that_fit_together_never_leave() -> None:
     assert not figures.of("team", Lane.ONLINE).outcomes
 
 
-def test_a_load_warms_up_beside_the_batches_of_those_who_serve() -> None:
-    """Two models, of which one fits at a time: a query of the one that is here waits for no load."""
-    asked = scenario("sixty_four_models", duration_s=300)
-    models = [model.model_dump() | {"copies": 2, "weights": "4GiB"} for model in asked.models]
-    traffic = [{"model": "team", "rate_per_s": 10, "tokens": 64}]
-    device = {"memory": "6GiB"}
-    figures = simulate(scenario("sixty_four_models", duration_s=300, models=models, traffic=traffic, device=device))
-    assert figures.evictions > 0
-    assert figures.of("team", Lane.ONLINE).delay_ms(0.40) < 20.0
+def test_a_load_warms_up_in_a_time_to_come_and_batches_of_the_present_run_before_it() -> None:
+    clock = VirtualClock()
+    device = SimulatedDevice(clock, Concurrency(lanes=1, flights=2), memory_bytes=2**30)
+    second = SimulatedCost(fixed_ms=0.0, ms_per_token=1000.0)
+    clock.wait_until(6.0)
+    assert device.start("newcomer", second, [1]).ready_s == 7.0
+    clock.set(0.0)
+    assert [device.start("here", second, [tokens]).ready_s for tokens in (4, 3, 2, 1)] == [4.0, 10.0, 6.0, 11.0]
 
 
 # -- the tool ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Tests and simulations give the engine another backend; the rest of the engine st
 
 from __future__ import annotations
 
+import importlib
 from typing import Protocol
 
 from runtime.devices.base import Device
@@ -36,7 +37,10 @@ class TorchBackend:
         """See Backend.open_device."""
         from runtime.devices.opening import open_device
 
-        return open_device(config.device, config.cpu_lanes)
+        device = open_device(config.device, config.cpu_lanes)
+        # Now and not with the first model: on CPU the libraries' own bytes belong to the base, whoever loads first.
+        importlib.import_module("runtime.models.loading")
+        return device
 
     def task_of(self, spec: ModelSpec) -> Task:
         """From the JSON files beside the weights, fetched from the hub first if need be."""
@@ -54,6 +58,7 @@ class TorchBackend:
         return Footprint(
             weight_bytes=sum(weights.predicted_weight_bytes(folder, dtype) for folder in folders),
             activation_bytes=weights.activation_prior_bytes(folders[-1], dtype) * budget_tokens,
+            budget_tokens=budget_tokens,
         )
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:

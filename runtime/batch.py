@@ -28,6 +28,8 @@ class Batch:
     contended: bool
     """Both lanes were waiting when it was formed."""
     taken_s: float
+    predicted_ms: float = 0.0
+    """Device time by the cost line of the moment it was formed."""
     flight: Flight | None = None
     error: BaseException | None = None
     answers: list[Answer] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class Entry:
     """Place among its Job's inputs."""
     queued_s: float
     due_s: float
+    deadline_s: float = math.inf
+    """From here on its row is of no use: it is dropped and never taken. Its owner is told by its own timer."""
     dropped: bool = False
     taken: bool = False
 
@@ -48,41 +51,47 @@ class BatchQueue:
     """First in, first out within a lane, and within the small and the large inputs of the online lane.
 
     Small online inputs stand in a line of their own, because a device may have a lane for them alone. Dropped entries
-    stop counting at once and leave when their turn comes.
+    stop counting at once and leave when their turn comes; so do those whose deadline has passed by then.
     """
 
     def __init__(self, small_tokens: int = 0) -> None:
         """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
         self._small_below = small_tokens + 1 if small_tokens else 0
+        self.changes = 0
+        """Grows with every change, so that what was read of the queue may be kept until then."""
         self._lines = {(lane, small): _Line() for lane in Lane for small in (False, True)}
 
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
         """Append entries, all of a Job's or none."""
+        self.changes += 1
         for entry in entries:
             line = self._line_of(lane, entry)
             line.entries.append(entry)
             line.items += 1
             line.tokens += entry.prepared.tokens
 
-    def take(self, lane: Lane, max_tokens: int, small: bool = False) -> list[Entry]:
-        """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size."""
+    def take(self, lane: Lane, max_tokens: int, small: bool = False, done_s: float = -math.inf) -> list[Entry]:
+        """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size.
+
+        The others only if their deadline is after `done_s`, when the batch will be done: those that it can't help are
+        dropped. The first is tried all the same, so that a prediction gone wrong is found out.
+        """
+        self.changes += 1
         line = self._lines[lane, small]
         taken: list[Entry] = []
         room = max_tokens
-        while line.entries:
-            entry = line.entries[0]
-            if not entry.dropped:
-                if taken and entry.prepared.tokens > room:
-                    break
-                room -= entry.prepared.tokens
-                _uncount(line, entry)
-                entry.taken = True
-                taken.append(entry)
-            line.entries.popleft()
+        while (entry := _front(line, done_s if taken else -math.inf)) is not None:
+            if taken and entry.prepared.tokens > room:
+                break
+            room -= entry.prepared.tokens
+            _uncount(line, entry)
+            entry.taken = True
+            taken.append(line.entries.popleft())
         return taken
 
     def drop(self, lane: Lane, entries: Iterable[Entry]) -> int:
         """Stop counting those of `entries` that still wait; returns how many. They are never taken."""
+        self.changes += 1
         dropped = 0
         for entry in entries:
             if not entry.dropped and not entry.taken:
@@ -94,12 +103,9 @@ class BatchQueue:
                 self._lines[lane, small].entries.clear()
         return dropped
 
-    def front(self, lane: Lane, small: bool = False) -> Entry | None:
+    def front(self, lane: Lane, small: bool = False, now_s: float = -math.inf) -> Entry | None:
         """The entry whose turn is next."""
-        entries = self._lines[lane, small].entries
-        while entries and entries[0].dropped:
-            entries.popleft()
-        return entries[0] if entries else None
+        return _front(self._lines[lane, small], now_s)
 
     def items(self, lane: Lane, small: bool | None = None) -> int:
         """Entries that wait; `small` None: of both sizes."""
@@ -114,6 +120,19 @@ class BatchQueue:
 
     def _chosen(self, lane: Lane, small: bool | None) -> list[_Line]:
         return [self._lines[lane, size] for size in (False, True) if small is None or size is small]
+
+
+def _front(line: _Line, now_s: float) -> Entry | None:
+    """The first entry that may still run; what stands before it leaves."""
+    while line.entries:
+        entry = line.entries[0]
+        if not entry.dropped:
+            if entry.deadline_s > now_s:
+                return entry
+            entry.dropped = True
+            _uncount(line, entry)
+        line.entries.popleft()
+    return None
 
 
 def _uncount(line: _Line, entry: Entry) -> None:

@@ -146,7 +146,7 @@ def _serve(request: Request) -> None:
     prepare_process()
     from runtime.api.lifecycle import run
 
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, lambda: load_config(request)))
 
 
 def main() -> None:

@@ -119,8 +119,9 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def effective_yaml(config: RuntimeConfig) -> str:
-    """The configuration with every default filled in, as a registry file that means the same."""
+    """The configuration with every default filled in, as a registry file that means the same; the token is left out."""
     tree = config.model_dump(mode="json")
+    tree["server"]["admin_token"] = None
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=110)
 
 

@@ -11,29 +11,36 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from runtime.administration import Administration
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
 from runtime.batch import Batch
+from runtime.departure import Neighbours
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
-from runtime.executor import Executor
+from runtime.gauges import gauges
+from runtime.loader import Loader
+from runtime.machinery import Lanes, Machinery
 from runtime.metering import Gauge, Metering
-from runtime.preparation import Preparation
+from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.residency import Residency
+from runtime.residency import Residency, Rules
 from runtime.router import Router
-from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
 from runtime.work import Job, Lane, Result, Task
-from runtime.worker import ModelStatus, State, Worker
+from runtime.worker import ModelStatus, Worker
 
 log = logging.getLogger(__name__)
+
+REAL_MACHINERY = Machinery()
 
 
 class Engine:
     """All models of one process on one device."""
 
-    def __init__(self, config: RuntimeConfig, backend: Backend | None = None) -> None:
+    def __init__(
+        self, config: RuntimeConfig, backend: Backend | None = None, machinery: Machinery = REAL_MACHINERY
+    ) -> None:
         """`backend`: where devices and models come from; torch by default.
 
         Raises ConfigurationError when two models answer to one name. Loads nothing.
@@ -46,10 +53,13 @@ class Engine:
         self.device: Device | None = None
         self.admission: Admission | None = None
         self._router = Router(Worker(spec) for spec in config.models)
-        self._preparation = Preparation(config.tokenizer_threads)
+        self._machinery = machinery
+        self._preparation = machinery.preparation(config.tokenizer_threads)
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
-        self._policy = FairShare(weights={spec.id: spec.weight for spec in config.models})
-        self._executor: Executor | None = None
+        self._policy = machinery.policy(config.models)
+        self._overload = Overload(config, machinery.clock)
+        self._executor: Lanes | None = None
+        self._residency: Residency | None = None
         self._open: set[Ticket] = set()
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
@@ -77,6 +87,10 @@ class Engine:
     async def stop(self) -> None:
         """Wait for the jobs in flight, complete every future, end the threads."""
         self.begin_drain()
+        if self._loading is not None:
+            self._loading.cancel()
+        if self._residency is not None:
+            await self._residency.stop()
         if self._open:
             self._idle.clear()
             try:
@@ -85,8 +99,6 @@ class Engine:
                 log.warning("%d jobs were still in flight when the drain time ran out", len(self._open))
         for ticket in list(self._open):
             ticket.fail(Draining("the server stopped before this request was done"))
-        if self._loading is not None:
-            self._loading.cancel()
         self._preparation.close()
         self._loader.shutdown(wait=False, cancel_futures=True)
         if self._executor is not None:
@@ -94,14 +106,34 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """Every required model serves, and the server isn't draining."""
-        return not self.retiring and all(
-            worker.state is State.READY for worker in self._router.workers if worker.spec.required
-        )
+        """Every required model serves or is loaded when asked for, and the server isn't about to end."""
+        return not self.retiring and all(worker.is_ready for worker in self._router.workers if worker.spec.required)
 
     def describe(self) -> list[ModelStatus]:
         """Every model as it is now, in the registry's order."""
         return [worker.status() for worker in self._router.workers]
+
+    # -- the operator -------------------------------------------------------------------------------------------
+
+    @property
+    def admin(self) -> Administration:
+        """What an operator may see and change. Raises ModelLoading until the device is open."""
+        if self._residency is None or self.admission is None or self.device is None:
+            raise ModelLoading("the device is still being opened")
+        return Administration(self._router, self._residency, self.admission, self.device)
+
+    async def reconfigure(self, config: RuntimeConfig) -> None:
+        """Serve the models of `config` from now on, and no others; the other settings stay as they are.
+
+        A model whose settings allow it stays loaded; one that must be loaded anew answers what it has queued first.
+        Raises ModelLoading until the device is open.
+        """
+        administration = self.admin
+        self._router = administration.succession(config.models)
+        self.config = self.config.model_copy(update={"models": config.models})
+        for spec in config.models:
+            self._policy.know(spec)
+        await administration.residency.adopt(self._router.workers)
 
     # -- work ---------------------------------------------------------------------------------------------------
 
@@ -112,16 +144,18 @@ class Engine:
     async def run(self, job: Job) -> Result:
         """Compute a Job. Cancelling the awaiting task drops what still waits.
 
-        Raises the tree of `runtime.errors`: not ready, draining, queue full, bad dimensions or prompt, a failed model.
+        Raises the tree of `runtime.errors`: not ready, draining, queue full, its deadline passed, bad dimensions or
+        prompt, a failed model.
         """
         worker = self._router.by_id(job.model)
-        ticket = Ticket(job, worker.spec.slo_ms / 1000.0)
+        arrived_s = self._machinery.clock.now_s()
         try:
+            await self._until_loaded(worker, job)
             self._check_open(worker, job)
+            ticket = Ticket(job, worker.spec.slo_ms / 1000.0, self._machinery.clock, arrived_s)
             self._enter(worker, ticket)
             try:
-                await self._prepare_and_queue(worker, ticket)
-                await ticket.future
+                await self._overload.in_time(job, self._answered(worker, ticket))
             finally:
                 self._leave(worker, ticket)
         except CotenantError as error:
@@ -134,22 +168,32 @@ class Engine:
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
-    def _check_open(self, worker: Worker, job: Job) -> None:
+    async def _until_loaded(self, worker: Worker, job: Job) -> None:
+        self._check_takes(job)
+        worker.check_can(job.task)
+        if self._residency is None:
+            raise ModelLoading("the device is still being opened")
+        await self._residency.until_ready(worker, self._overload.patience_s(job, self.config.load_wait_s))
+
+    def _check_takes(self, job: Job) -> None:
         if self.draining or (self.retiring and job.lane is Lane.BULK):
             raise Draining("the server is shutting down")
+
+    def _check_open(self, worker: Worker, job: Job) -> None:
+        self._check_takes(job)
         worker.ready_model(job.task)
         if self._executor is None or self.admission is None:
             raise ModelLoading("the device is still being opened")
-        most_ms = self.config.max_queue_ms if job.lane is Lane.ONLINE else self.config.max_bulk_queue_ms
-        wait_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
-        self.admission.may_wait(worker.spec.name, job.lane, wait_ms, most_ms)
+        ahead_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
+        self._overload.check(worker, job, ahead_ms, self.admission)
 
     def _preparing_ms(self) -> float:
         """Predicted device time of what is being tokenized and will queue in a moment."""
         tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._router.workers if w.preparing_tokens)
         return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
-    async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
+    async def _answered(self, worker: Worker, ticket: Ticket) -> None:
+        """Prepare and queue a Job, then wait for its rows."""
         job = ticket.job
         model = worker.ready_model(job.task)
         estimate = sum(model.cost(item) for item in job.inputs)
@@ -158,8 +202,10 @@ class Engine:
             prepared = await self._preparation.prepare(model, job)
         finally:
             worker.preparing_tokens -= estimate
+        self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))
+        await ticket.future
 
     def _enter(self, worker: Worker, ticket: Ticket) -> None:
         self._open.add(ticket)
@@ -173,6 +219,8 @@ class Engine:
             self._executor.drop(worker, ticket.job.lane, ticket.entries)
         if not self._open:
             self._idle.set()
+        if self._residency is not None:
+            self._residency.departures.note_work_done(worker)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -183,11 +231,25 @@ class Engine:
         limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
         lanes = self.device.concurrency.threads
         self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
-        self._executor = Executor(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
+        self._executor = self._machinery.lanes(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
         self._loop = loop
         self._executor.start()
-        residency = Residency(self._backend, self.device, self.admission, self.metering, self._loader)
-        await residency.load_all(self._router.workers, self._loaded)
+        self._residency = self._make_residency(self.device, self.admission, self._executor)
+        await self._residency.start(self._router.workers)
+
+    def _make_residency(self, device: Device, admission: Admission, executor: Lanes) -> Residency:
+        """Residency, known to those whom it can help when memory runs out."""
+        residency = Residency(
+            Loader(self._backend, device, self._loader),
+            device,
+            admission,
+            self.metering,
+            Neighbours(holds=executor.holds, loaded=self._loaded),
+            Rules(min_residence_s=self.config.min_residence_s, now_s=self._machinery.clock.now_s),
+        )
+        executor.execution.make_room = residency.make_room
+        self._overload.most_tokens_ever = lambda worker: admission.most_tokens_ever(worker.spec.id)
+        return residency
 
     def _loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
@@ -209,6 +271,8 @@ class Engine:
             log.exception("a batch of %s could not be delivered", batch.worker.spec.name)
             for entry in batch.entries:
                 entry.owner.fail(ExecutionError("the answer could not be delivered"))
+        if self._residency is not None:
+            self._residency.departures.note_work_done(batch.worker)
 
     def _answer(self, batch: Batch) -> None:
         worker, tokens = batch.worker, max(batch.tokens, 1)
@@ -232,47 +296,4 @@ class Engine:
         self.metering.observe_batch(worker.spec.name, batch.lane, len(batch.entries), tokens, batch.device_ms)
 
     def _gauges(self) -> Iterator[Gauge]:
-        """What is true at the moment of a scrape."""
-        workers = self._router.workers
-        lanes = [(worker, lane) for worker in workers for lane in Lane]
-        yield (
-            "queue_items",
-            "Inputs that wait",
-            ("model", "lane"),
-            [((w.spec.name, lane), w.queue.items(lane)) for w, lane in lanes],
-        )
-        yield (
-            "queue_tokens",
-            "Tokens that wait",
-            ("model", "lane"),
-            [((w.spec.name, lane), w.queue.tokens(lane)) for w, lane in lanes],
-        )
-        yield (
-            "model_state",
-            "1 for the state that a model is in",
-            ("model", "state"),
-            [((w.spec.name, state), float(w.state is state)) for w in workers for state in State],
-        )
-        yield (
-            "model_memory_bytes",
-            "Memory by model",
-            ("model", "kind"),
-            [
-                sample
-                for w in workers
-                for sample in (
-                    ((w.spec.name, "weights"), float(w.footprint.weight_bytes)),
-                    ((w.spec.name, "activations"), float(w.footprint.activation_bytes)),
-                )
-            ],
-        )
-        if self.admission is not None and self.device is not None:
-            memory = self.device.memory()
-            kinds = {
-                "limit": self.admission.limit_bytes,
-                "booked": self.admission.used_bytes(),
-                "used": memory.used_by_us_bytes,
-                "free": memory.free_bytes,
-                "total": memory.total_bytes,
-            }
-            yield "memory_bytes", "Device memory", ("kind",), [((kind,), float(n)) for kind, n in kinds.items()]
+        return gauges(self._router.workers, self.admission, self.device)

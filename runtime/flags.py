@@ -151,6 +151,7 @@ FLAGS: Final = (
         help="One more address, such as reranker=:8082: requests that come in there and name no model mean that one."
         " Repeat it for more.",
     ),
+    Flag(name="admin_token", section="server", key="admin_token", kind=str, metavar="TOKEN", panel=SERVER),
     Flag(name="log_level", section="log", key="level", panel=LOG),
     Flag(name="log_format", section="log", key="format", panel=LOG),
 )

@@ -47,6 +47,8 @@ class Metering:
         self._job_device_seconds = self._counter("job_device_seconds", "Jobs' shares of device time", "model", "task")
         self._job_cost_usd = self._counter("job_cost_usd", "Price of the jobs' device time", "model", "task")
         self._load_seconds = self._counter("model_load_seconds", "Time spent loading", "model")
+        self._loads = self._counter("model_loads", "Loads, well or not", "model", "outcome")
+        self._evictions = self._counter("model_evictions", "Models that left memory", "model", "reason")
         self._decisions = self._counter("admission_decisions", "Admission verdicts", "model", "decision", "reason")
 
     def watch(self, read: Callable[[], Iterable[Gauge]]) -> None:
@@ -99,9 +101,14 @@ class Metering:
         """One job's client hung up."""
         self._cancelled.labels(model).inc()
 
-    def observe_load(self, model: str, seconds: float) -> None:
-        """One load finished, well or not."""
+    def observe_load(self, model: str, seconds: float, outcome: str) -> None:
+        """One load finished. `outcome`: `loaded`, `returned` (after an offload), `failed` or `no_room`."""
         self._load_seconds.labels(model).inc(seconds)
+        self._loads.labels(model, outcome).inc()
+
+    def observe_eviction(self, model: str, reason: str) -> None:
+        """A model left memory. `reason`: `evicted`, `idle` or `asked`."""
+        self._evictions.labels(model, reason).inc()
 
     def observe_decision(self, model: str, decision: str, reason: str) -> None:
         """One admission verdict."""

@@ -91,6 +91,15 @@ class ModelSpec(Section):
     )
     slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
     weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
+    priority: int = Field(0, description="Online work of models with a lower number goes first, whatever its due time.")
+    max_queue_tokens: int = Field(
+        10_000_000, ge=1, description="Waiting tokens in one lane of this model beyond which a new request is refused."
+    )
+    resident: Literal["always", "on_demand"] = Field(
+        "always", description="always: loaded at the start; on_demand: when somebody first asks for it."
+    )
+    pinned: bool = Field(False, description="Never evicted to make room for another model.")
+    idle_ttl_s: float | None = Field(None, gt=0, description="Leaves memory after so many seconds without a request.")
 
     @model_validator(mode="after")
     def _fits_its_backend(self) -> Self:
@@ -177,6 +186,10 @@ class ServerSettings(Section):
             raise ValueError("two addresses have the same port: a port is one model's")
         return bound
 
+    admin_token: SecretStr | None = Field(
+        None, description="Who sends it as a bearer token may load and unload models. None: only this machine may."
+    )
+
 
 class LogSettings(Section):
     """What the process says of itself, on standard error."""
@@ -205,6 +218,12 @@ class RuntimeConfig(Section):
     max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait before a new online request runs, ms.")
     max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait before new bulk work runs, ms.")
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
+    load_wait_s: float = Field(
+        30.0, ge=0, description="Longest that a request waits for its model to be loaded, seconds."
+    )
+    min_residence_s: float = Field(
+        10.0, ge=0, description="A model stays at least so long, or 20 times as long as its load took, seconds."
+    )
     cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
     price_per_hour_usd: float | None = Field(

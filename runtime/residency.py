@@ -1,4 +1,11 @@
-"""Loads models one at a time in a thread of their own, warms them up and measures them. Serving never stops for it."""
+"""Which models are in memory: loads when asked, makes room, drains, offloads, lets go. Serving never stops for it.
+
+Every decision is taken on the event loop from what is true at that moment; the loader thread does the slow work, one
+load at a time. Requests for a model that is on its way wait for the one load that is under way.
+
+    unloaded | offloaded --load--> loading --> ready <--> unwell --drain--> draining --> unloaded | offloaded
+                                   loading --> failed
+"""
 
 from __future__ import annotations
 
@@ -7,118 +14,287 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from runtime.admission import Admission
-from runtime.backend import Backend
 from runtime.batch_queue import BatchQueue
+from runtime.departure import Departures, Neighbours
 from runtime.devices.base import Device
-from runtime.errors import CotenantError
+from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading, NoRoomNow
+from runtime.loader import Loaded, Loader, as_problem
 from runtime.metering import Metering
-from runtime.models.base import EXAMPLE_TEXT, Model
-from runtime.registry import ModelSpec
-from runtime.scheduling import CostLine
-from runtime.work import Footprint, Job, Pair, Prepared, Task
-from runtime.worker import State, Worker
+from runtime.work import Footprint
+from runtime.worker import AWAY, State, Worker
 
 log = logging.getLogger(__name__)
 
-WARM_UP_SHARES = (0.05, 0.5, 1.0)
-"""Parts of the batch budget at which a fresh model is timed."""
-REPEATS = 2
-"""The first run of a size also pays for memory and kernels; the best counts."""
+LEAST_ETA_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator asked of residency, and the clock it is judged by."""
+
+    min_residence_s: float = 10.0
+    now_s: Callable[[], float] = time.monotonic
 
 
 class Residency:
-    """Brings workers to READY or FAILED, one after another."""
+    """Moves workers between their states. Lives on the event loop."""
 
     def __init__(
-        self, backend: Backend, device: Device, admission: Admission, metering: Metering, loader: ThreadPoolExecutor
+        self,
+        loader: Loader,
+        device: Device,
+        admission: Admission,
+        metering: Metering,
+        neighbours: Neighbours,
+        rules: Rules,
     ) -> None:
-        """`loader`: a pool of one thread, so that one load runs at a time."""
-        self._backend = backend
+        self._loader = loader
+        self._device = device
         self._admission = admission
         self._metering = metering
-        self._device = device
-        self._loader = loader
+        self._neighbours = neighbours
+        self.departures = Departures(loader, admission, metering, neighbours, self._apply_budgets)
+        self._rules = rules
+        self._workers: list[Worker] = []
+        self._turn = asyncio.Lock()
+        """Held by the one load that is under way."""
+        self._line: list[Worker] = []
+        self._loads: dict[Worker, asyncio.Task[CotenantError | None]] = {}
+        self._loading_since_s = 0.0
+        self._closed = False
 
-    async def load_all(self, workers: Iterable[Worker], loaded: Callable[[Worker], None]) -> None:
-        """Load each worker in turn; `loaded` is called on the loop after each, whether it went well or not."""
-        workers = list(workers)
-        for worker in workers:
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self, workers: Iterable[Worker]) -> None:
+        """Load those that are always resident, in turn; one that has no room beside the others is left for later."""
+        self._workers = list(workers)
+        for worker in self._workers:
             await self._look_up_task(worker)
-        for worker in workers:
-            await self.load(worker)
-            loaded(worker)
+        for worker in self._workers:
+            if not worker.started:
+                await self._start_one(worker)
+
+    async def adopt(self, workers: Iterable[Worker]) -> None:
+        """Serve these from now on: those that aren't among them leave, new ones are loaded as at the start."""
+        workers = list(workers)
+        gone = [worker for worker in self._workers if worker not in workers]
+        self._workers = [*workers, *gone]
+        await asyncio.gather(*[self.unload(worker) for worker in gone])
+        await self.start(workers)
+
+    async def stop(self) -> None:
+        """Cancel what is under way: whoever waits for a load is told that the server ends."""
+        self._closed = True
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        await self.departures.stop()
+
+    async def _start_one(self, worker: Worker) -> None:
+        if worker.spec.resident == "always" and not worker.serves:
+            await asyncio.wait({self._begin(worker, evict=False)})
+        worker.started = True
 
     async def _look_up_task(self, worker: Worker) -> None:
         """Learn what a model does before its turn to load comes, so that requests of other kinds are told early."""
         if worker.task is None:
-            loop = asyncio.get_running_loop()
             with contextlib.suppress(Exception):  # the load itself will say what is wrong
-                worker.task = await loop.run_in_executor(self._loader, self._backend.task_of, worker.spec)
+                worker.task = await self._loader.run(self._loader.task_of, worker.spec)
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    async def until_ready(self, worker: Worker, patience_s: float) -> None:
+        """Until `worker` serves; loads it if need be. Waits at most `patience_s`, and not at all if that won't do.
+
+        Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, ModelFailed,
+        DoesNotFit, Draining.
+        """
+        self._note_use(worker)
+        until_s = self._rules.now_s() + patience_s
+        while not worker.serves:
+            worker.check_not_failed()
+            load = self._begin(worker)
+            eta_s = self.eta_s(worker)
+            left_s = until_s - self._rules.now_s()
+            if eta_s > left_s:
+                raise ModelLoading(f"the model is ready in about {eta_s:.0f} s", retry_after_s=eta_s)
+            problem = await self._wait(worker, load, left_s)
+            if isinstance(problem, NoRoomNow):
+                raise NoRoomNow(problem.message, retry_after_s=problem.retry_after_s)
+
+    def eta_s(self, worker: Worker) -> float:
+        """Predicted seconds until `worker` serves, loads that are ahead of it included."""
+        ahead = self._line[: self._line.index(worker)] if worker in self._line else self._line
+        total_s = sum(each.load_s for each in ahead) + worker.load_s
+        if self._line:
+            total_s -= self._rules.now_s() - self._loading_since_s
+        return max(total_s, LEAST_ETA_S)
+
+    async def _wait(
+        self, worker: Worker, load: asyncio.Task[CotenantError | None], patience_s: float
+    ) -> CotenantError | None:
+        worker.waiting += 1
+        try:
+            done, _ = await asyncio.wait({load}, timeout=patience_s)
+        finally:
+            worker.waiting -= 1
+        if not done:
+            raise ModelLoading("the model is still loading", retry_after_s=self.eta_s(worker))
+        if load.cancelled():
+            raise Draining("the server is shutting down")
+        return load.result()
+
+    def _note_use(self, worker: Worker) -> None:
+        worker.demand.note(self._rules.now_s())
+        worker.last_used_unix_s = time.time()
+        self.departures.note_use(worker)
+
+    # -- loading ------------------------------------------------------------------------------------------------
 
     async def load(self, worker: Worker) -> None:
-        """Load one worker. A failure is its state, never an exception."""
-        worker.state, worker.detail = State.LOADING, None
-        started_s = time.perf_counter()
-        try:
-            loop = asyncio.get_running_loop()
-            worker.task, model, footprint, cost = await loop.run_in_executor(
-                self._loader, self._load, worker.spec, worker.task
-            )
-        except Exception as error:
-            self._admission.forget(worker.spec.id)
-            worker.state, worker.detail = State.FAILED, _reason(error)
-            log.error("%s failed to load: %s", worker.spec.name, worker.detail, exc_info=_unexpected(error))
-        else:
-            worker.budget_tokens = worker.spec.max_batch_tokens or self._device.default_batch_tokens
-            worker.queue = BatchQueue(self._device.concurrency.small_tokens)
-            worker.device_name = self._device.name
-            worker.footprint, worker.cost, worker.model = footprint, cost, model
-            worker.state = State.READY
-        worker.loaded_s = time.perf_counter() - started_s
-        self._metering.observe_load(worker.spec.name, worker.loaded_s)
-        if worker.model is not None:
-            log.info(
-                "%s is ready after %.1f s: %s", worker.spec.name, worker.loaded_s, worker.model.facts.execution_reason
-            )
+        """Load `worker` now, also one that failed before. Raises what kept it from loading."""
+        if worker.state is State.FAILED:
+            worker.state, worker.failure = State.UNLOADED, None
+        while not worker.serves:
+            problem = await asyncio.shield(self._begin(worker))
+            if problem is not None:
+                raise problem
 
-    # -- in the loader thread -----------------------------------------------------------------------------------
+    def _begin(self, worker: Worker, evict: bool = True) -> asyncio.Task[CotenantError | None]:
+        """The load of `worker` that is under way, or else a new one."""
+        if self._closed:
+            raise Draining("the server is shutting down")
+        task = self._loads.get(worker)
+        if task is None:
+            task = self._loads[worker] = asyncio.create_task(self._bring(worker, evict))
+            if not self._line:
+                self._loading_since_s = self._rules.now_s()
+            self._line.append(worker)
+            task.add_done_callback(lambda _: self._end_of_load(worker))
+        return task
 
-    def _load(self, spec: ModelSpec, task: Task | None) -> tuple[Task, Model, Footprint, CostLine]:
-        task = task or self._backend.task_of(spec)
-        budget = spec.max_batch_tokens or self._device.default_batch_tokens
-        self._admission.reserve(spec.id, self._backend.predict(spec, self._device, budget))
-        model = self._backend.load(spec, task, self._device)
-        footprint = Footprint(
-            weight_bytes=model.facts.weight_bytes + model.facts.graph_bytes,
-            activation_bytes=model.facts.activation_bytes_per_token * budget,
-            measured=True,
+    def _end_of_load(self, worker: Worker) -> None:
+        self._loads.pop(worker, None)
+        self._line.remove(worker)
+        self._loading_since_s = self._rules.now_s()
+
+    async def _bring(self, worker: Worker, evict: bool) -> CotenantError | None:
+        """Load `worker` when its turn comes; what kept it from loading."""
+        await self._make_way_for(worker)
+        async with self._turn:
+            self._loading_since_s = self._rules.now_s()
+            came_from, worker.state, worker.detail = worker.state, State.LOADING, None
+            try:
+                outcome = await self._load(worker, evict)
+            except Exception as error:
+                problem = as_problem(error)
+                unexpected = None if isinstance(error, CotenantError) else error
+                level = logging.INFO if isinstance(problem, CapacityError) else logging.ERROR
+                log.log(level, "%s is not loaded: %s", worker.spec.name, problem.message, exc_info=unexpected)
+            else:
+                self._count(worker, outcome)
+                return None
+            # Outside the except block: its traceback would keep the half-loaded model alive.
+            await self._give_up(worker, problem, came_from)
+            return problem
+
+    async def _make_way_for(self, worker: Worker) -> None:
+        """Until a former self of `worker` has left: its own, or that of another entry of the registry with its id."""
+        await self.departures.over(worker)
+        for other in self._workers:
+            if other is not worker and other.spec.id == worker.spec.id:
+                await self.unload(other)
+
+    async def _load(self, worker: Worker, evict: bool) -> str:
+        spec, loader = worker.spec, self._loader
+        if not worker.footprint.resident_bytes:
+            worker.footprint = await loader.run(loader.predict, spec)
+        others = [each for each in self._workers if each is not worker]
+        candidates = self.departures.candidates(others, self._rules.now_s(), self._rules.min_residence_s)
+        leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
+        self._apply_budgets()
+        await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
+        if not self._admission.fits_the_device(spec.id, self._device.memory()):
+            await loader.run(loader.sweep)
+        self._admission.verify(spec.id, self._device.memory())
+        if worker.parked is not None:
+            await loader.run(loader.unpark, worker.parked)
+            worker.model, worker.parked = worker.parked, None
+            return "returned"
+        budget = self._admission.budgets().get(spec.id) or loader.wanted_tokens(spec)
+        self._install(worker, await loader.run(loader.load, spec, worker.task, budget))
+        return "loaded"
+
+    def _install(self, worker: Worker, loaded: Loaded) -> None:
+        worker.task, worker.footprint, worker.cost = loaded.task, loaded.footprint, loaded.cost
+        worker.queue = BatchQueue(self._device.concurrency.small_tokens)
+        worker.device_name = self._device.name
+        worker.budget_tokens = self._loader.wanted_tokens(worker.spec)
+        worker.model = loaded.model
+        self._admission.settle(worker.spec.id, loaded.footprint)
+
+    def _count(self, worker: Worker, outcome: str) -> None:
+        now_s = self._rules.now_s()
+        worker.state, worker.failure, worker.started = State.READY, None, True
+        worker.reload_s = worker.loaded_s = now_s - self._loading_since_s
+        worker.resident_since_s = now_s
+        worker.loads += 1
+        self._neighbours.loaded(worker)
+        self._apply_budgets()
+        self.departures.note_work_done(worker)
+        self._metering.observe_load(worker.spec.name, worker.loaded_s, outcome)
+        assert worker.model is not None
+        log.info(
+            "%s is %s after %.1f s: %s", worker.spec.name, outcome, worker.loaded_s, worker.model.facts.execution_reason
         )
-        self._admission.settle(spec.id, footprint)
-        return task, model, footprint, self._warm_up(model, spec, task, budget)
 
-    def _warm_up(self, model: Model, spec: ModelSpec, task: Task, budget: int) -> CostLine:
-        """Run a few sizes and fit the cost line that scheduling and admission start from."""
-        probe_input = Pair(EXAMPLE_TEXT, EXAMPLE_TEXT) if task is Task.RERANK else model.example()
-        probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
-        points = []
-        for share in WARM_UP_SHARES:
-            items = [probe] * max(1, int(budget * share) // probe.tokens)
-            points.append((len(items) * probe.tokens, min(self._time_ms(model, items) for _ in range(REPEATS))))
-        return CostLine.fit(points)
+    async def _give_up(self, worker: Worker, problem: CotenantError, came_from: State) -> None:
+        """After a failed load: nothing of it stays."""
+        self._admission.forget(worker.spec.id)
+        self._apply_budgets()
+        later = isinstance(problem, CapacityError)
+        worker.state = (came_from if came_from in AWAY else State.UNLOADED) if later else State.FAILED
+        worker.detail = worker.last_error = problem.message
+        worker.failure = problem
+        if not later:
+            worker.footprint = Footprint()
+            await self._let_go_parked(worker)
+            await self._loader.run(self._loader.sweep)
+        outcome = "no_room" if later else "failed"
+        self._metering.observe_load(worker.spec.name, self._rules.now_s() - self._loading_since_s, outcome)
 
-    def _time_ms(self, model: Model, items: list[Prepared]) -> float:
-        started_s = time.perf_counter()
-        with self._device.working(alone=False):
-            model.launch(items).land()
-        return (time.perf_counter() - started_s) * 1000.0
+    # -- leaving ------------------------------------------------------------------------------------------------
 
+    async def unload(self, worker: Worker) -> None:
+        """Take `worker` out of memory once what it has queued is answered; nothing of it stays."""
+        load = self._loads.get(worker)
+        if load is not None:
+            await asyncio.wait({load})
+        if worker.model is not None:
+            await self.departures.depart(worker, "asked")
+        if worker.parked is not None:
+            worker.state = State.UNLOADED
+            await self._let_go_parked(worker)
 
-def _reason(error: Exception) -> str:
-    return error.message if isinstance(error, CotenantError) else f"{type(error).__name__}: {str(error)[:300]}"
+    async def _let_go_parked(self, worker: Worker) -> None:
+        parked, worker.parked = worker.parked, None
+        if parked is not None:
+            await self._loader.run(self._loader.let_go, parked)
 
+    # -- what is true now ---------------------------------------------------------------------------------------
 
-def _unexpected(error: Exception) -> Exception | None:
-    return None if isinstance(error, CotenantError) else error
+    def make_room(self, worker: Worker, tokens: int) -> bool:
+        """After an out-of-memory on one input: whether idle models left. Blocks; call from a lane thread."""
+        return self.departures.make_room([each for each in self._workers if each is not worker], worker, tokens)
+
+    def _by_id(self, model: str) -> Worker:
+        return next(worker for worker in self._workers if worker.spec.id == model and worker.model is not None)
+
+    def _apply_budgets(self) -> None:
+        budgets = self._admission.budgets()
+        for worker in self._workers:
+            worker.budget_tokens = budgets.get(worker.spec.id, worker.budget_tokens)

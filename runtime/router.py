@@ -45,8 +45,11 @@ class Router:
         return worker
 
     def by_id(self, model_id: str) -> Worker:
-        """The worker of a registry id that was resolved before."""
-        return self._exact[model_id]
+        """The worker of a registry id that was resolved before. Raises ModelNotFound if it was removed since."""
+        worker = self._exact.get(model_id)
+        if worker is None:
+            raise ModelNotFound(f"no longer served; served: {_names(self.workers)}")
+        return worker
 
     def _only_one_for(self, task: Task | None) -> Worker:
         able = [worker for worker in self.workers if task is None or worker.can(task)]

@@ -1,6 +1,7 @@
 """Who runs next and how much: decided from what waits and what time it is. Knows no device and no thread.
 
-Online work goes first, the queue with the least slack before the others (its due time minus the time it needs).
+Online work goes first, by its model's priority and then the queue with the least slack (its due time minus the time it
+needs). On a device that can't be interrupted a batch is cut to what the objectives allow (`chunk_limit.py`).
 Bulk work shares what is left by weighted fair queueing on measured device time (start-time fair queueing, Goyal et
 al. 1996): a queue's virtual time grows by milliseconds / weight, the least goes first, and a queue that wakes starts
 at the present (where the queue chosen last stood) so that idling earns no credit. A minimum share keeps bulk alive
@@ -9,10 +10,14 @@ under endless online work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runtime.chunk_limit import ChunkLimit
+from runtime.devices.base import Concurrency
+from runtime.registry import ModelSpec
 from runtime.work import Choice, Lane, Waiting
 
 BULK_MIN_SHARE = 0.10
@@ -37,6 +42,18 @@ class CostLine:
         """Predicted device time of one batch."""
         return self.fixed_ms + self.ms_per_token * tokens
 
+    def drain_ms(self, tokens: int, batch_tokens: int) -> float:
+        """Predicted device time of `tokens` that wait, in batches of `batch_tokens`."""
+        return math.ceil(tokens / batch_tokens) * self.fixed_ms + self.ms_per_token * tokens
+
+    def tokens_within(self, most_ms: float) -> int:
+        """The largest batch that takes `most_ms`, and at least a token.
+
+        Never so small that more than half of its time is the fixed part: that would cost bulk work more than it
+        would spare online work.
+        """
+        return max(int((max(most_ms, 2.0 * self.fixed_ms) - self.fixed_ms) / self.ms_per_token), 1)
+
     def learn(self, tokens: int, device_ms: float) -> None:
         """Move the slope towards what a batch of at least 64 tokens measured."""
         if tokens >= 64:
@@ -55,8 +72,21 @@ class CostLine:
         return CostLine(fixed_ms=max(mean_ms - slope * mean_t, 0.0), ms_per_token=slope)
 
 
+FREE = CostLine(fixed_ms=0.0, ms_per_token=0.0)
+"""Stands for a line that isn't known yet."""
+
+
 class Policy(Protocol):
-    """Chooses among queues; told afterwards what its choice cost."""
+    """Chooses among queues; told afterwards what its choice cost. All calls come under the executor's lock."""
+
+    predict_ms: dict[str, CostLine]
+    """Cost lines by model; the engine adds each when it has been measured."""
+
+    def know(self, spec: ModelSpec) -> None:
+        """Take over what a model's entry in the registry asks for, new or changed."""
+
+    def adapt(self, concurrency: Concurrency) -> None:
+        """Told once, before the first choice, how many batches the device takes."""
 
     def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
         """Whose turn it is; None when nothing in `waiting` may run."""
@@ -64,26 +94,51 @@ class Policy(Protocol):
     def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
         """A batch of `model` took `device_ms`. `contended`: both lanes were waiting when it was chosen."""
 
+    def replied(self, model: str, delay_ms: float) -> None:
+        """The first input of an online Job was answered `delay_ms` after it was queued."""
+
 
 @dataclass(slots=True)
 class FairShare:
-    """Least slack online, fair shares in bulk, a minimum share for bulk."""
+    """Least slack online, fair shares in bulk, a minimum share for bulk, batches no longer than objectives allow."""
 
     weights: dict[str, float] = field(default_factory=dict)
     predict_ms: dict[str, CostLine] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
+    chunks: ChunkLimit = field(default_factory=ChunkLimit)
     bulk_min_share: float = BULK_MIN_SHARE
+    _is_preemptible: bool = False
     _virtual_ms: dict[str, float] = field(default_factory=dict)
     _now_virtual_ms: float = 0.0
     _contended_ms: dict[Lane, float] = field(default_factory=lambda: dict.fromkeys(Lane, 0.0))
 
+    @classmethod
+    def of(cls, specs: Iterable[ModelSpec]) -> FairShare:
+        """The policy for these models."""
+        policy = cls()
+        for spec in specs:
+            policy.know(spec)
+        return policy
+
+    def know(self, spec: ModelSpec) -> None:
+        """See Policy.know: weight, priority and objective."""
+        self.weights[spec.id] = spec.weight
+        self.priorities[spec.id] = spec.priority
+        self.chunks.slo_ms[spec.id] = spec.slo_ms
+
+    def adapt(self, concurrency: Concurrency) -> None:
+        """See Policy.adapt. With a spare lane a query starts beside whatever runs, so no batch need be short."""
+        self._is_preemptible = concurrency.spare_lanes > 0
+
     def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
         """See Policy.choose."""
-        online = [queue for queue in waiting if queue.lane is Lane.ONLINE]
         bulk = [queue for queue in waiting if queue.lane is Lane.BULK]
-        if online and not (bulk and self._bulk_is_starved()):
-            return self._take(min(online, key=lambda queue: self._slack_s(queue, now_s)))
+        online = waiting if not bulk else [queue for queue in waiting if queue.lane is Lane.ONLINE]
+        soonest = self._soonest(online, now_s)
+        if soonest is not None and not (bulk and self._bulk_is_starved()):
+            return self._take(soonest, now_s)
         if bulk:
-            return self._take(self._fairest(bulk))
+            return self._take(self._fairest(bulk), now_s)
         return None
 
     def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
@@ -96,10 +151,22 @@ class FairShare:
                 self._contended_ms[each] *= fade
             self._contended_ms[lane] += device_ms
 
-    def _slack_s(self, queue: Waiting, now_s: float) -> float:
-        cost = self.predict_ms.get(queue.model)
-        needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens)) if cost else 0.0
-        return queue.due_s - now_s - needed_ms / 1000.0
+    def replied(self, model: str, delay_ms: float) -> None:
+        """See Policy.replied."""
+        self.chunks.replied(model, delay_ms)
+
+    def _soonest(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
+        """The queue of the lowest priority number, among those the one with the least slack. One pass: it is hot."""
+        soonest, least = None, (0, 0.0)
+        for queue in online:
+            cost = self.predict_ms.get(queue.model, FREE)
+            if not self._is_preemptible:
+                self.chunks.saw_online(queue.model, cost.predict_ms(queue.first_tokens), now_s)
+            needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens))
+            urgency = (self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0)
+            if soonest is None or urgency < least:
+                soonest, least = queue, urgency
+        return soonest
 
     def _fairest(self, bulk: Sequence[Waiting]) -> Waiting:
         """The queue with the least virtual time, which becomes the present.
@@ -118,6 +185,10 @@ class FairShare:
         # A short history says nothing: one online batch would look like 100 %.
         return total > 100.0 and self._contended_ms[Lane.BULK] < self.bulk_min_share * total
 
-    @staticmethod
-    def _take(queue: Waiting) -> Choice:
-        return Choice(queue.model, queue.lane, queue.budget_tokens, queue.small)
+    def _take(self, queue: Waiting, now_s: float) -> Choice:
+        cost = None if self._is_preemptible else self.predict_ms.get(queue.model)
+        tokens = queue.budget_tokens
+        if cost is not None:
+            bulk = queue.lane is Lane.BULK
+            tokens = min(tokens, cost.tokens_within((self.chunks.bulk_ms if bulk else self.chunks.online_ms)(now_s)))
+        return Choice(queue.model, queue.lane, tokens, queue.small)

@@ -6,20 +6,24 @@ Lives on the event loop only; no lock.
 from __future__ import annotations
 
 import asyncio
-import time
+import math
 from collections.abc import Sequence
 
 from runtime.batch_queue import Entry
+from runtime.clock import REAL_CLOCK, Clock
 from runtime.work import Job, Prepared, Result, Row, Timings
 
 
 class Ticket:
     """Waits for every row of a Job, or for the first error."""
 
-    def __init__(self, job: Job, slo_s: float) -> None:
+    def __init__(self, job: Job, slo_s: float, clock: Clock = REAL_CLOCK, arrived_s: float | None = None) -> None:
+        """`arrived_s`: when the Job came, if it had to wait until its model was loaded."""
         self.job = job
-        self.started_s = time.perf_counter()
-        self.due_s = self.started_s + slo_s
+        self._clock = clock
+        self.started_s = clock.now_s()
+        self.arrived_s = self.started_s if arrived_s is None else arrived_s
+        self.due_s = self.arrived_s + slo_s
         self.timings = Timings()
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.entries: list[Entry] = []
@@ -29,9 +33,10 @@ class Ticket:
 
     def open(self, prepared: Sequence[Prepared]) -> list[Entry]:
         """Entries for the queue, one for each input; a Job without inputs is done at once."""
-        now = time.perf_counter()
+        now = self._clock.now_s()
         self.timings.prepare_ms = (now - self.started_s) * 1000.0
-        self.entries = [Entry(item, self, index, now, self.due_s) for index, item in enumerate(prepared)]
+        deadline_s = math.inf if self.job.deadline_s is None else self.job.deadline_s
+        self.entries = [Entry(item, self, index, now, self.due_s, deadline_s) for index, item in enumerate(prepared)]
         self._rows = [None] * len(prepared)
         self._missing = len(prepared)
         if not prepared and not self.future.done():
@@ -64,9 +69,9 @@ class Ticket:
 
     def result(self) -> Result:
         """The rows in the order of the inputs. Only after the future is done well."""
-        now = time.perf_counter()
+        now = self._clock.now_s()
         self.timings.deliver_ms = (now - self._last_landed_s) * 1000.0 if self._last_landed_s else 0.0
-        self.timings.total_ms = (now - self.started_s) * 1000.0
+        self.timings.total_ms = (now - self.arrived_s) * 1000.0
         rows = [row for row in self._rows if row is not None]
         return Result(
             model=self.job.model,

@@ -8,25 +8,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from runtime.batch_queue import BatchQueue
-from runtime.errors import ModelFailed, ModelLoading, UnsupportedCapability
+from runtime.errors import CotenantError, DoesNotFit, ModelFailed, ModelLoading, UnsupportedCapability
+from runtime.eviction import Demand
 from runtime.models.base import Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
 from runtime.work import ABILITIES, Footprint, Head, Lane, Task
 
 CEILING_CUT = 0.7
+CEILING_LEAST = 1 / 16
+"""However many out-of-memories: the way back from far below would take days."""
 CEILING_RECOVERY = 1.05
 GOOD_BATCHES_TO_RECOVER = 200
+FIRST_LOAD_S = 5.0
+BYTES_PER_S = 200e6
+"""A load that was never timed is guessed at these."""
 
 
 class State(enum.StrEnum):
-    """Where a model stands. `unwell`: loaded and serving, but its latest batch failed."""
+    """Where a model stands."""
 
     UNLOADED = "unloaded"
     LOADING = "loading"
     READY = "ready"
     UNWELL = "unwell"
+    """Loaded and serving, but its latest batch failed."""
+    OFFLOADED = "offloaded"
+    """Everything but the weights is at hand: its return is one copy."""
+    DRAINING = "draining"
+    """Leaving memory once what was queued is answered."""
     FAILED = "failed"
+
+
+SERVING = frozenset({State.READY, State.UNWELL})
+AWAY = frozenset({State.UNLOADED, State.OFFLOADED})
+"""Not in device memory, and loaded when somebody asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,20 @@ class ModelStatus:
     results_pending: int
     idle_s: float | None = None
     """Seconds since its latest batch ended; None: it has run none."""
+    available: bool = True
+    """It serves, or is loaded when somebody asks for it."""
+    pinned: bool = False
+    resident: str = "always"
+    graph_bytes: int = 0
+    fixed_ms: float | None = None
+    """Predicted device time of a batch: `fixed_ms + ms_per_token * tokens`; None until it was measured."""
+    ms_per_token: float | None = None
+    waiting_for_load: int = 0
+    """Requests that wait until the model is loaded."""
+    loads: int = 0
+    evictions: int = 0
+    last_error: str | None = None
+    last_used_unix_s: float | None = None
 
 
 class Worker:
@@ -80,6 +110,23 @@ class Worker:
         self.loaded_s: float | None = None
         self.results_pending = 0
         self.preparing_tokens = 0
+        self.pinned = spec.pinned
+        self.demand = Demand()
+        self.started = False
+        """What the start had to do for it is done: it was loaded, or left for later."""
+        self.parked: Model | None = None
+        """The model while it is offloaded."""
+        self.resident_since_s = 0.0
+        self.reload_s: float | None = None
+        """How long its latest load or return took."""
+        self.waiting = 0
+        """Requests that wait until the model is loaded."""
+        self.loads = 0
+        self.evictions = 0
+        self.failure: CotenantError | None = None
+        """Why it could not be loaded."""
+        self.last_error: str | None = None
+        self.last_used_unix_s: float | None = None
         self._latest_batch_s: float | None = None
         self._ceiling = 1.0
         self._good_batches = 0
@@ -88,18 +135,48 @@ class Worker:
         """Whether this model does `task` once it is loaded; True while that isn't known."""
         return self.task is None or task in ABILITIES[self.task]
 
+    def check_can(self, task: Task) -> None:
+        """Raises UnsupportedCapability for a task that isn't this model's."""
+        if not self.can(task):
+            raise UnsupportedCapability(f"this model can {self.task}, not {task}")
+
+    def check_not_failed(self) -> None:
+        """Raises DoesNotFit or ModelFailed where only an administrator can help."""
+        if self.state is State.FAILED:
+            if isinstance(self.failure, DoesNotFit):
+                raise DoesNotFit(f"the model can't be in memory: it {self.failure.message}")
+            raise ModelFailed("the model could not be loaded; GET /ready and the server's log say why")
+
     def ready_model(self, task: Task) -> Model:
         """The loaded model.
 
-        Raises UnsupportedCapability for another task, ModelLoading or ModelFailed while it can't serve.
+        Raises UnsupportedCapability for another task, ModelLoading, ModelFailed or DoesNotFit while it can't serve.
         """
-        if not self.can(task):
-            raise UnsupportedCapability(f"this model can {self.task}, not {task}")
+        self.check_can(task)
         if self.model is not None:
             return self.model
-        if self.state is State.FAILED:
-            raise ModelFailed("the model could not be loaded; GET /ready and the server's log say why")
+        self.check_not_failed()
         raise ModelLoading("the model is still loading")
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes new work now."""
+        return self.model is not None and self.state in SERVING
+
+    @property
+    def available(self) -> bool:
+        """Whether a request would be answered, at once or after the model was loaded for it."""
+        return self.serves or (self.started and self.state is not State.FAILED)
+
+    @property
+    def is_ready(self) -> bool:
+        """As `available`, but for one whose latest batch failed."""
+        return self.available and self.state is not State.UNWELL
+
+    @property
+    def load_s(self) -> float:
+        """How long the next load will take: as long as the last one, else a guess from the bytes."""
+        return self.reload_s or FIRST_LOAD_S + self.footprint.resident_bytes / BYTES_PER_S
 
     @property
     def max_tokens(self) -> int:
@@ -113,7 +190,7 @@ class Worker:
 
     def cut_ceiling(self) -> None:
         """The device ran out of memory on a batch of this model."""
-        self._ceiling *= CEILING_CUT
+        self._ceiling = max(self._ceiling * CEILING_CUT, CEILING_LEAST)
         self._good_batches = 0
 
     def note_good_batch(self) -> None:
@@ -129,6 +206,7 @@ class Worker:
         if self.state in (State.READY, State.UNWELL):
             self.state = State.READY if problem is None else State.UNWELL
             self.detail = problem
+            self.last_error = problem or self.last_error
 
     def status(self) -> ModelStatus:
         """A picture of now."""
@@ -159,4 +237,15 @@ class Worker:
             queue_tokens={lane: self.queue.tokens(lane) for lane in Lane},
             results_pending=self.results_pending,
             idle_s=None if self._latest_batch_s is None else time.monotonic() - self._latest_batch_s,
+            available=self.available,
+            pinned=self.pinned,
+            resident=self.spec.resident,
+            graph_bytes=self.footprint.graph_bytes,
+            fixed_ms=self.cost.fixed_ms if self.loads else None,
+            ms_per_token=self.cost.ms_per_token if self.loads else None,
+            waiting_for_load=self.waiting,
+            loads=self.loads,
+            evictions=self.evictions,
+            last_error=self.last_error,
+            last_used_unix_s=self.last_used_unix_s,
         )

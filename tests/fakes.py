@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired, UnsupportedCapability
+from runtime.api.contract import Administration
+from runtime.errors import (
+    Draining,
+    InvalidDimensions,
+    ModelLoading,
+    ModelNotFound,
+    ModelRequired,
+    UnsupportedCapability,
+)
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
 from runtime.work import ABILITIES, Head, Input, Job, Lane, Pair, Picture, Result, Task, Timings
 from runtime.worker import ModelStatus
@@ -154,6 +162,10 @@ class FakeEngine:
         self.logits: dict[Task, Callable[[Input], Sequence[float]]] = {Task.RERANK: relevance, Task.CLASSIFY: mood}
         self.heads = dict(HEADS)
         self.gate: asyncio.Event | None = None
+
+    @property
+    def admin(self) -> Administration:
+        raise ModelLoading("the fake has no device")
 
     def describe(self) -> Sequence[ModelStatus]:
         return self.statuses

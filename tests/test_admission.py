@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.admission import DECISIONS_KEPT, WORKSPACE_MARGIN, Admission
+from runtime.admission import DECISIONS_KEPT, Admission
 from runtime.errors import DoesNotFit, QueueFull
+from runtime.ledger import WORKSPACE_MARGIN
 from runtime.metering import Metering
 from runtime.work import Footprint, Lane
 

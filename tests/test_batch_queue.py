@@ -156,3 +156,26 @@ def test_what_runs_already_can_no_longer_be_dropped() -> None:
     assert queue.drop(Lane.ONLINE, entries) == 1
     assert queue.drop(Lane.ONLINE, entries) == 0
     assert (queue.items(Lane.ONLINE), queue.tokens(Lane.ONLINE)) == (0, 0)
+
+
+def test_entries_whose_deadline_passed_are_stepped_over_and_no_longer_count() -> None:
+    queue = BatchQueue()
+    entries = [entry(2, index) for index in range(6)]
+    for one, deadline_s in zip(entries, (1.0, 5.0, 1.0, 3.0, 9.0, 2.0), strict=True):
+        one.deadline_s = deadline_s
+    queue.push(Lane.ONLINE, entries)
+    assert queue.front(Lane.ONLINE, now_s=1.0) is entries[1]
+    assert queue.tokens(Lane.ONLINE) == 10
+    assert queue.take(Lane.ONLINE, 100, done_s=3.0) == [entries[1], entries[4]]
+    assert (queue.items(Lane.ONLINE), queue.tokens(Lane.ONLINE)) == (0, 0)
+    assert queue.drop(Lane.ONLINE, entries) == 0
+
+
+def test_the_first_entry_is_tried_even_if_it_is_thought_to_come_too_late() -> None:
+    queue = BatchQueue()
+    entries = [entry(2, index) for index in range(3)]
+    for one in entries:
+        one.deadline_s = 1.0
+    queue.push(Lane.BULK, entries)
+    assert queue.take(Lane.BULK, 100, done_s=7.0) == entries[:1]
+    assert queue.items(Lane.BULK) == 0

@@ -126,7 +126,7 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
         "bind_model": "a=:82", "api_key": "k", "api_keys": "n:l", "drain_delay": "5.0",
         "keys_file": "keys.yaml", "public_models": "true", "public_metrics": "true",
         "uds": "/s", "tls_certificate": "/c", "tls_key": "/k", "log_level": "error",
-        "log_format": "json", "allow_image_host": "images.example:8443",
+        "log_format": "json", "allow_image_host": "images.example:8443", "admin_token": "none",
     }  # fmt: skip
     assert set(values) | {"registry"} == {flag.name for flag in FLAGS}
     found = reached(values, without=["uds"]) | reached(values, without=["tls_certificate", "tls_key"])

@@ -193,6 +193,7 @@ async def every_metric() -> str:
     metering.observe_decision("a", "admitted", "fits")
     metering.observe_candidates("a", "scored", 1)
     metering.observe_cost("a", "rerank", 1.0, 0.1)
+    metering.observe_eviction("a", "idle")
     shown = metering.render().decode()
     await engine.stop()
     return shown

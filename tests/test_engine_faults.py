@@ -65,7 +65,7 @@ async def test_out_of_memory_splits_the_batch_and_lowers_the_ceiling() -> None:
         texts = ["abcd"] * 8
         assert_rows(await engine.run(job("a", *texts)), texts)
         assert device.released > 0
-        assert engine.describe()[0].max_batch_tokens == int(32 * 0.7**3)
+        assert engine.describe()[0].max_batch_tokens == int(32 * 0.7)
         with pytest.raises(OutOfMemory):
             await engine.run(job("a", "x" * 20))
 

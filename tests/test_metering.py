@@ -73,8 +73,8 @@ def test_failures_hang_ups_loads_and_verdicts_have_counters_of_their_own() -> No
     metering = Metering()
     metering.observe_error("m", "queue_full")
     metering.observe_cancel("m")
-    metering.observe_load("m", 1.5)
-    metering.observe_load("m", 2.0)
+    metering.observe_load("m", 1.5, "loaded")
+    metering.observe_load("m", 2.0, "failed")
     metering.observe_decision("m", "refused", "over_budget")
     assert value(metering, "job_errors_total", model="m", code="queue_full") == 1
     assert value(metering, "jobs_cancelled_total", model="m") == 1

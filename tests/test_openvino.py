@@ -61,6 +61,16 @@ def quantized() -> Loaded:
     return with_reference(MINILM, load(MINILM, minilm_folder(), quantize="int8"), minilm_folder())
 
 
+def test_what_openvino_holds_cannot_be_offloaded_and_the_model_goes_on(loaded: Loaded) -> None:
+    before = loaded.embed(loaded.job(["some text"]))
+    assert not loaded.model.park()
+    np.testing.assert_array_equal(loaded.embed(loaded.job(["some text"])), before)
+
+
+def test_a_model_on_openvino_can_be_closed(tiny_model: TinyModel) -> None:
+    load("bert-embedder", tiny_model("bert-embedder")).close()
+
+
 # -- fp32 -------------------------------------------------------------------------------------------------------
 
 

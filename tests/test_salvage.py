@@ -163,3 +163,47 @@ def test_a_row_that_is_not_finite_is_an_error_in_its_place_alone(broken: float) 
 def test_another_number_of_rows_than_inputs_is_never_shared_out(count: int) -> None:
     with pytest.raises(RuntimeError, match="another number of rows"):
         checked([np.zeros(1)] * count, [entry(1, 0), entry(1, 1)])
+
+
+def test_a_batch_is_cut_where_its_tokens_are_halved() -> None:
+    """One long input of thirty-two is alone after the first cut, or the second where it stands in the middle."""
+    runs: list[list[int]] = []
+
+    def run(entries: Sequence[Entry]) -> list[Answer]:
+        runs.append([one.index for one in entries])
+        if any(one.prepared.tokens > 100 for one in entries):
+            raise MemoryError
+        return [row_of(one) for one in entries]
+
+    long_first = [entry(500 if index == 0 else 5, index) for index in range(32)]
+    answers = Salvage(run, is_out_of_memory).answers(long_first, MemoryError())
+    assert_only(answers, {0})
+    assert runs == [[0], list(range(1, 32))]
+
+
+def test_room_is_asked_for_when_an_input_does_not_fit_alone_and_it_runs_once_more() -> None:
+    asked: list[int] = []
+
+    def make_room(one: Entry) -> bool:
+        asked.append(one.index)
+        return True
+
+    def run(entries: Sequence[Entry]) -> list[Answer]:
+        if not asked and any(one.index == 2 for one in entries):
+            raise MemoryError
+        return [row_of(one) for one in entries]
+
+    answers = Salvage(run, is_out_of_memory, make_room).answers([entry(1, index) for index in range(4)], MemoryError())
+    assert_only(answers, set())
+    assert asked == [2]
+
+
+def test_nobody_leaves_for_an_input_that_fails_otherwise() -> None:
+    def make_room(one: Entry) -> bool:
+        raise AssertionError("no memory is short")
+
+    def run(entries: Sequence[Entry]) -> list[Answer]:
+        raise ValueError
+
+    answers = Salvage(run, is_out_of_memory, make_room).answers([entry(1, 0), entry(1, 1)], ValueError())
+    assert_only(answers, {0, 1})

@@ -14,7 +14,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from runtime.errors import SourceNotFound
+from runtime.errors import SourceNotFound, UnsupportedModel
 from runtime.models.weights import NEVER_LOADED, activation_prior_bytes, find_files, predicted_weight_bytes
 from runtime.registry import ModelSpec
 from tests.tiny_models import BAD_NEIGHBOURS, EMBEDDERS
@@ -104,8 +104,72 @@ def test_scalars_and_empty_tensors_are_counted_for_what_they_hold(tmp_path: Path
 
 def test_shards_and_modules_in_folders_of_their_own_add_up(tmp_path: Path) -> None:
     for path in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "2_Dense/model.safetensors"):
-        write_checkpoint(tmp_path / path, {"w": ("F32", [10])})
+        write_checkpoint(tmp_path / path, {f"w of {path}": ("F32", [10])})
     assert predicted_weight_bytes(tmp_path, "float32") == 3 * 40
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str]) -> None:
+    content = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(content, encoding="utf-8")
+
+
+def test_the_index_says_which_shards_count_and_a_consolidated_copy_does_not(tmp_path: Path) -> None:
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for index, name in enumerate((*shards, "consolidated.safetensors", "old.safetensors")):
+        write_checkpoint(tmp_path / name, {f"w{index}": ("F32", [10])})
+    write_index(tmp_path, {"w0": shards[0], "w1": shards[1]})
+    assert predicted_weight_bytes(tmp_path, "float32") == 2 * 40
+
+
+def test_without_an_index_too_a_consolidated_copy_does_not_count(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "consolidated.safetensors", {"w": ("F32", [10])})
+    assert predicted_weight_bytes(tmp_path, "float32") == 40
+    write_checkpoint(tmp_path / "part-1.safetensors", {"w": ("F32", [10])})
+    assert predicted_weight_bytes(tmp_path, "float32") == 40
+
+
+def test_a_whole_file_beside_shards_is_the_one_that_is_loaded(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "model-00001-of-00001.safetensors"):
+        write_checkpoint(tmp_path / name, {"w": ("F32", [10])})
+    write_index(tmp_path, {"w": "model-00001-of-00001.safetensors"})
+    assert predicted_weight_bytes(tmp_path, "float32") == 40
+
+
+def test_a_shard_that_the_index_names_and_nobody_has_is_named(tmp_path: Path) -> None:
+    write_index(tmp_path, {"w": "gone.safetensors"})
+    with pytest.raises(SourceNotFound, match=r"gone\.safetensors, which the index names, is not there"):
+        predicted_weight_bytes(tmp_path, "float32")
+
+
+def test_a_tensor_in_two_shards_and_a_tied_output_layer_count_once(tmp_path: Path) -> None:
+    table = {"embed_tokens.weight": ("F32", [10]), "lm_head.weight": ("F32", [10])}
+    write_checkpoint(tmp_path / "a.safetensors", table)
+    write_checkpoint(tmp_path / "b.safetensors", {"embed_tokens.weight": ("F32", [10])})
+    assert predicted_weight_bytes(tmp_path, "float32") == 80
+    (tmp_path / "config.json").write_text('{"tie_word_embeddings": true}', encoding="utf-8")
+    assert predicted_weight_bytes(tmp_path, "float32") == 40
+
+
+def test_only_the_modules_that_are_named_count(tmp_path: Path) -> None:
+    for name in ("model.safetensors", "2_Dense/model.safetensors", "checkpoint-500/model.safetensors"):
+        write_checkpoint(tmp_path / name, {"w": ("F32", [10])})
+    (tmp_path / "modules.json").write_text('[{"path": ""}, {"path": "2_Dense"}]', encoding="utf-8")
+    assert predicted_weight_bytes(tmp_path, "float32") == 80
+
+
+def test_pickles_count_in_the_dtype_they_are_loaded_in_and_training_state_does_not(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"torch_dtype": "float16"}', encoding="utf-8")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x" * 100)
+    for name in ("training_args.bin", "optimizer.pt"):
+        (tmp_path / name).write_bytes(b"x" * 1_000)
+    assert predicted_weight_bytes(tmp_path, "float32") == 200
+    assert predicted_weight_bytes(tmp_path, "float16") == 100
+
+
+def test_gguf_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "model-q4.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UnsupportedModel, match="GGUF"):
+        predicted_weight_bytes(tmp_path, "float32")
 
 
 def test_other_formats_count_at_their_size_on_disk(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runtime.api import (
+    admin,
     cohere_embeddings,
     health,
     infinity,
@@ -60,8 +61,8 @@ HOT_ROUTES: dict[str, HotRoute] = {
 def build_app(engine: Engine) -> ASGIApp:
     """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
     edge = Edge(engine)
-    plain_routes = [*health.routes(edge), *probes.routes(edge), *openai.routes(edge), *infinity.routes(edge)]
-    router = Router(plain_routes, redirect_slashes=False)
+    modules = (health, probes, admin, openai, infinity)
+    router = Router([route for module in modules for route in module.routes(edge)], redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scores import Logits, Scores, activated, best_first, stacked
@@ -63,6 +63,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
         task=Task.CLASSIFY,
         inputs=form.inputs(request, edge.limits.max_inputs),
         lane=lane_of(exchange, request.priority),
+        deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",
         truncation_side=request.side,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from runtime.administration import MemoryReport
+    from runtime.admission import Decision
     from runtime.registry import ModelSpec, RuntimeConfig
     from runtime.work import Job, Result, Task
     from runtime.worker import ModelStatus
@@ -30,6 +32,25 @@ class Metering(Protocol):
         """Note how long one answer took to write out."""
 
 
+class Administration(Protocol):
+    """What an operator may see and change; see `runtime.administration`."""
+
+    async def load(self, name: str) -> ModelStatus:
+        """Load the model now. Raises CotenantError."""
+
+    async def unload(self, name: str) -> ModelStatus:
+        """Let the model answer what it has queued, then take it out of memory. Raises ModelNotFound."""
+
+    def pin(self, name: str, pinned: bool) -> ModelStatus:
+        """Keep the model from being evicted, or no longer. Raises ModelNotFound."""
+
+    def memory(self) -> MemoryReport:
+        """The ledger, and what the driver says."""
+
+    def decisions(self, limit: int) -> Sequence[Decision]:
+        """The latest decisions, newest first."""
+
+
 class Engine(Protocol):
     """Jobs in, Results out. Everything is called on the event loop and only `run` waits."""
 
@@ -38,6 +59,10 @@ class Engine(Protocol):
 
     @property
     def metering(self) -> Metering: ...
+
+    @property
+    def admin(self) -> Administration:
+        """The operator's side. Raises ModelLoading until the device is open."""
 
     @property
     def ready(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
 from runtime.api.parts import Reference, Source
 from runtime.api.pictures import picture_inputs
 from runtime.api.problems import Answer
@@ -99,7 +99,8 @@ async def vectors(
         refuse_token_ids(sources)
     job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
     inputs = await inputs_of(edge, exchange, spec, sources)
-    result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
+    job = replace(job, inputs=inputs, deadline_s=deadline_of(exchange, options.timeout_ms))
+    result = await run_job(edge, exchange, record, job)
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
         rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])

@@ -70,6 +70,11 @@ class Guard:
         shown = MODEL_LISTS if settings.public_models else frozenset()
         self._public = PROBES | shown | (METRICS if settings.public_metrics else frozenset())
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether any key is configured."""
+        return bool(self._callers)
+
     def recognise(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Whose key the request has; None: none that is known."""
         if not self._callers:

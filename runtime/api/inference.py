@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ LOG = logging.getLogger("cotenant.api")
 
 CAPPED = frozenset({TooManyDocuments.code, TooManyInputs.code})
 """Errors of requests whose documents were too many to be looked at."""
+DEADLINE_HEADERS = (b"x-deadline-ms", b"x-request-timeout-ms")
 
 OFF_LOOP_BYTES = 64 * 1024
 """Bodies beyond this are parsed and rendered in a thread: about 0.2 ms of work, twice what the hop costs."""
@@ -131,6 +133,30 @@ def asked_lane(exchange: Exchange, priority: int) -> Lane:
         return Lane(named.decode("latin-1").strip().lower())
     except ValueError:
         raise InvalidRequest("the header x-lane must be online or bulk", param="x-lane") from None
+
+
+def deadline_of(exchange: Exchange, timeout_ms: float | None) -> float | None:
+    """When the answer is of no more use, on `time.perf_counter`'s clock: so long after the request's head was read.
+
+    As the header `x-deadline-ms` or `x-request-timeout-ms` says, else the field `timeout_ms`. None: never.
+    """
+    for name in DEADLINE_HEADERS:
+        written = exchange.headers.get(name)
+        if written is not None:
+            timeout_ms = _milliseconds(written, name)
+            break
+    return None if timeout_ms is None else exchange.started + timeout_ms / 1000
+
+
+def _milliseconds(written: bytes, header: bytes) -> float:
+    try:
+        milliseconds = float(written)
+    except ValueError:
+        milliseconds = math.nan
+    if not 0 < milliseconds < math.inf:
+        name = header.decode()
+        raise InvalidRequest(f"the header {name} must be a number of milliseconds above 0", param=name)
+    return milliseconds
 
 
 def elapsed_ms(exchange: Exchange) -> float:

@@ -24,6 +24,7 @@ from runtime.api.app import build_app
 from runtime.api.loading import show_loading
 from runtime.api.logs import set_up_logs
 from runtime.api.notification import READY, STOPPING, notify
+from runtime.api.rereading import Read, Rereading
 from runtime.api.server import serve
 from runtime.engine import Engine as RuntimeEngine
 from runtime.errors import StartupError
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FAILED: Final = "failed"
-UNSERVED: Final = ("unloaded", "loading", FAILED)
+UNLOADED: Final = "unloaded"
+UNSERVED: Final = (UNLOADED, "loading", FAILED)
 """States in which a model answers nothing."""
 
 
@@ -57,17 +59,24 @@ class Engine(contract.Engine, Protocol):
         """Finish the jobs in flight, then end every thread."""
 
 
-def run(config: RuntimeConfig) -> int:
-    """Serve until a signal. Returns the exit status; raises StartupError where nothing can be served."""
+def run(config: RuntimeConfig, read_again: Read | None = None) -> int:
+    """Serve until a signal. Returns the exit status; raises StartupError where nothing can be served.
+
+    `read_again`: the configuration as it stands when a SIGHUP comes.
+    """
     started = time.perf_counter()
     console = _terminal()
     set_up_logs(config.log, console)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve_engine(RuntimeEngine(config), console, started))
+        engine = RuntimeEngine(config)
+        on_hangup = None if read_again is None else Rereading(engine, read_again).begin
+        runner.run(serve_engine(engine, console, started, on_hangup))
     return 0
 
 
-async def serve_engine(engine: Engine, console: Console | None, started: float) -> None:
+async def serve_engine(
+    engine: Engine, console: Console | None, started: float, on_hangup: Callable[[], None] | None = None
+) -> None:
     """Serve `engine` until a signal; `started` is when that began, in `time.perf_counter` seconds.
 
     Raises ConfigurationError where the port can't be had, StartupError where no model could be loaded.
@@ -87,7 +96,7 @@ async def serve_engine(engine: Engine, console: Console | None, started: float) 
         else:
             drain()
 
-    with _signals(retire):
+    with _signals(retire, on_hangup):
         serving, url = await _listen(engine, stop)
         await engine.start()
         loading = asyncio.create_task(_load(engine, url, console, started))
@@ -142,7 +151,7 @@ async def _wind_down(engine: Engine, serving: asyncio.Task[None], loading: async
 
 def summary(statuses: Sequence[ModelStatus], url: str, seconds: float) -> str:
     """The line that says whether it is ready. Raises StartupError where no model can answer."""
-    served = [status.name for status in statuses if status.state not in UNSERVED]
+    served = [status.name for status in statuses if _is_served(status)]
     failures = [f"{status.name} failed: {status.detail}" for status in statuses if status.state == FAILED]
     if not served:
         raise StartupError(f"no model could be loaded: {'; '.join(failures)}")
@@ -150,15 +159,20 @@ def summary(statuses: Sequence[ModelStatus], url: str, seconds: float) -> str:
     if len(served) < len(statuses):
         count = f"{len(served)} of {len(statuses)} models"
     models = f"{count} ({', '.join(served)}) in {seconds:.1f} s"
-    missing = [status for status in statuses if status.required and status.state in UNSERVED]
+    missing = [status for status in statuses if status.required and not _is_served(status)]
     if missing:
         return f"cotenant is not ready: {'; '.join(failures)}; it serves {models} at {url}"
     return f"cotenant is ready at {url} with {models}"
 
 
+def _is_served(status: ModelStatus) -> bool:
+    """Whether it answers, now or after it was loaded for a request."""
+    return status.state not in UNSERVED or (status.state == UNLOADED and status.available)
+
+
 @contextlib.contextmanager
-def _signals(retire: Callable[[], None]) -> Iterator[None]:
-    """Retire on the first signal, end the process on the second."""
+def _signals(retire: Callable[[], None], on_hangup: Callable[[], None] | None) -> Iterator[None]:
+    """Retire on the first signal, end the process on the second. SIGHUP is another matter."""
     loop = asyncio.get_running_loop()
     received: list[int] = []
 
@@ -170,10 +184,12 @@ def _signals(retire: Callable[[], None]) -> Iterator[None]:
 
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
+    if on_hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in (*SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 

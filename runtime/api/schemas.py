@@ -101,6 +101,8 @@ class VectorOptions(BaseModel):
     """Of multi-vectors: about one row for so many; see `api/token_pooling.py`."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
+    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    """The answer is of no use after so long."""
 
     @property
     def side(self) -> Literal["left", "right"] | None:

@@ -13,7 +13,7 @@ import numpy as np
 from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import lane_of, run_job
+from runtime.api.inference import deadline_of, lane_of, run_job
 from runtime.api.record import Record
 from runtime.api.scores import Logits, Scores, activated, stacked
 from runtime.api.scoring_schemas import PairRequest
@@ -126,6 +126,7 @@ async def read_pairs(
         task=task,
         inputs=READINGS[task].inputs(pairs),
         lane=lane_of(exchange, request.priority),
+        deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",
         truncation_side=request.side,

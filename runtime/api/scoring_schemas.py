@@ -38,6 +38,8 @@ class ScoringRequest(BaseModel):
     prompt_name: str | None = Field(None, validation_alias=AliasChoices("prompt_name", "input_type"))
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
+    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    """The answer is of no use after so long."""
 
     @property
     def raw(self) -> bool:

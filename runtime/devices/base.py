@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.clock import REAL_CLOCK, Clock
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -68,6 +70,8 @@ class Device(abc.ABC):
     default_dtype: str
     index_errors_are_fatal: bool
     """Whether a token id beyond the embedding table costs the whole process its device, instead of raising."""
+    clock: Clock = REAL_CLOCK
+    """What its batches are timed by; a simulated device has its own."""
 
     @abc.abstractmethod
     def memory(self) -> Memory:
@@ -100,3 +104,11 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def settle_weights(self, module: Any) -> None:
         """Rearrange a freshly loaded module's weights for speed, values unchanged."""
+
+    def start_peak(self) -> None:
+        """Begin to watch the most memory in use at once; nothing where the device can't."""
+        return
+
+    def peak_bytes(self) -> int | None:
+        """The most that was in use beyond what was at `start_peak`; None where the device can't tell."""
+        return None

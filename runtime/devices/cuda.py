@@ -68,6 +68,7 @@ class CudaDevice(Device):
         self.default_batch_tokens = CUDA_BATCH_TOKENS
         self.default_dtype = "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
         self.index_errors_are_fatal = True
+        self._peak_base = 0
         self._inbound = PinnedRing(torch.int32)
         self._outbound = PinnedRing(torch.float32)
 
@@ -127,3 +128,12 @@ class CudaDevice(Device):
 
     def settle_weights(self, module: torch.nn.Module) -> None:
         """The library's layout is the right one here."""
+
+    def start_peak(self) -> None:
+        """The allocator's own peak counter, from here on."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._peak_base = torch.cuda.memory_allocated(self._device)
+
+    def peak_bytes(self) -> int:
+        """Includes what other models' batches used meanwhile: too much rather than too little."""
+        return max(torch.cuda.max_memory_allocated(self._device) - self._peak_base, 0)

@@ -1,8 +1,9 @@
 """Every way to fail: `tree.py` has the root and the families, the others one family's classes each."""
 
-from runtime.errors.capacity import Draining, ModelLoading, QueueFull, RateLimited
+from runtime.errors.capacity import Draining, ModelLoading, NoRoomNow, QueueFull, RateLimited
 from runtime.errors.execution import DoesNotFit, ForwardFailed, ModelFailed, NonFiniteOutput, OutOfMemory
 from runtime.errors.refusals import (
+    AdminRefused,
     BodyTooLarge,
     EmptyInput,
     Forbidden,
@@ -32,6 +33,7 @@ from runtime.errors.tree import (
     CapacityError,
     ConfigurationError,
     CotenantError,
+    DeadlineExceeded,
     ExecutionError,
     RequestCancelled,
     RequestError,
@@ -41,10 +43,12 @@ from runtime.errors.tree import (
 )
 
 __all__ = [
+    "AdminRefused",
     "BodyTooLarge",
     "CapacityError",
     "ConfigurationError",
     "CotenantError",
+    "DeadlineExceeded",
     "DoesNotFit",
     "Draining",
     "EmptyInput",
@@ -65,6 +69,7 @@ __all__ = [
     "ModelLoading",
     "ModelNotFound",
     "ModelRequired",
+    "NoRoomNow",
     "NonFiniteOutput",
     "OutOfMemory",
     "QueueFull",

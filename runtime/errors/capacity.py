@@ -27,6 +27,12 @@ class ModelLoading(CapacityError):
     retry_after_s = 5.0
 
 
+class NoRoomNow(CapacityError):
+    """The model is not in memory, and those that are must stay for now."""
+
+    code = "no_room_now"
+
+
 class Draining(CapacityError):
     """The server is shutting down."""
 

@@ -174,3 +174,11 @@ class MethodNotAllowed(RequestError):
 
     status = 405
     code = "method_not_allowed"
+
+
+class AdminRefused(RequestError):
+    """An administrator's route, asked by somebody who may not."""
+
+    status = 403
+    code = "admin_refused"
+    kind = "permission_error"

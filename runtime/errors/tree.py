@@ -29,13 +29,16 @@
     │   ├── UnsupportedMediaType
     │   ├── BodyTooLarge
     │   ├── RouteNotFound
-    │   └── MethodNotAllowed
+    │   ├── MethodNotAllowed
+    │   └── AdminRefused
     ├── CapacityError             the moment's fault; sending it again later may work
     │   ├── QueueFull
     │   ├── RateLimited
     │   ├── ModelLoading
+    │   ├── NoRoomNow
     │   └── Draining
     ├── RequestCancelled          the client hung up
+    ├── DeadlineExceeded          the client's own deadline passed
     └── ExecutionError            the model's or the device's fault: ModelFailed, DoesNotFit, OutOfMemory, …
 
 Messages never repeat the caller's input. The edge turns the tree into HTTP in one place (`api/problems.py`);
@@ -112,6 +115,14 @@ class RequestCancelled(CotenantError):
     status = 499
     code = "request_cancelled"
     kind = "cancelled"
+
+
+class DeadlineExceeded(CotenantError):
+    """The client's deadline passed before the answer was there; what still waited was dropped."""
+
+    status = 504
+    code = "deadline_exceeded"
+    kind = "timeout_error"
 
 
 class ExecutionError(CotenantError):

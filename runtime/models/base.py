@@ -86,4 +86,15 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Drop everything that holds device memory. Called once, when no batch is in flight."""
+        """Give all device memory back, whoever still refers to a tensor. Called once, when no batch is in flight."""
+
+    def park(self) -> bool:
+        """Take the weights out of device memory and keep the rest, so that `unpark` is one copy.
+
+        Called when no batch is in flight, from the loader thread. False: this model can't, and nothing has changed.
+        """
+        return False
+
+    def unpark(self) -> None:
+        """Bring the weights back. Only after `park` said True."""
+        raise NotImplementedError

@@ -27,6 +27,7 @@ from runtime.models.limits import activation_bytes_per_token, position_offset
 from runtime.models.multi_vector_exactness import Probe, choose_layout
 from runtime.models.multi_vectors import send_multi_vectors
 from runtime.models.packing import pack
+from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts, is_query
 from runtime.models.token_rows import PreparedTokens, side_of
 from runtime.models.tokenizing import Limit
@@ -36,7 +37,7 @@ from runtime.work import Finish, Job, Prepared, Row
 KNOWN_MODULES = frozenset({"Transformer", "Dense", "LayerNorm", "Normalize", "Dropout", "MultiVectorMask"})
 
 
-class TokenEmbedder(Model):
+class TokenEmbedder(ParkableModel):
     """One ColBERT-style model on one device."""
 
     def __init__(self, spec: ModelSpec, folder: Path, device: Device) -> None:
@@ -58,6 +59,7 @@ class TokenEmbedder(Model):
         self._width = int(self._reference.get_embedding_dimension() or 0)
         self.execution: Execution = "equal-length"
         device.settle_weights(self._reference)
+        self.hold(self._reference)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -127,6 +129,7 @@ class TokenEmbedder(Model):
 
     def close(self) -> None:
         """Let go of every tensor."""
+        self.empty()
         del self._network, self._reference, self._chain
 
     # -- parts -------------------------------------------------------------------------------------------------

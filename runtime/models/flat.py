@@ -17,11 +17,12 @@ from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, ModelFacts
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, position_offset
 from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
+from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts
 from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
@@ -37,7 +38,7 @@ def dtype_of(spec: ModelSpec, device: Device) -> torch.dtype:
     return dtype
 
 
-class FlatModel(Model):
+class FlatModel(ParkableModel):
     """One network on one device, run on flat rows where it allows that."""
 
     def __init__(
@@ -109,6 +110,15 @@ class FlatModel(Model):
         """Run every batch eagerly."""
         self._graphs = None
         self._recorded = None
+
+    def on_parked(self) -> None:
+        """Graphs hold the weights' addresses."""
+        self._graphs = None
+
+    def on_return(self) -> None:
+        """Capture them again."""
+        if self.facts.graph_bytes:
+            self.accelerate(())
 
     def _settle(
         self, library: torch.nn.Module, execution_reason: str, dimensions: int | None = None, head: Head | None = None

@@ -24,6 +24,7 @@ from runtime.models.finishing import send_vectors
 from runtime.models.image_text_towers import Towers, load_towers
 from runtime.models.limits import page_activation_bytes_per_token
 from runtime.models.multi_vector_exactness import PROBE_SHAPES, Probe, as_picture, choose_layout, probe_page
+from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts
 from runtime.models.tokenizing import Limit
 from runtime.pictures import decode
@@ -39,7 +40,7 @@ class PreparedPicture(Prepared):
     """`(channels, height, width)`"""
 
 
-class ImageTextEmbedder(Model):
+class ImageTextEmbedder(ParkableModel):
     """One model for texts and pictures on one device."""
 
     def __init__(self, spec: ModelSpec, folder: Path, device: Device) -> None:
@@ -52,6 +53,7 @@ class ImageTextEmbedder(Model):
         self._width = 0
         self.execution: Execution = "equal-length"
         device.settle_weights(self._towers.network)
+        self.hold(self._towers.network)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ class ImageTextEmbedder(Model):
 
     def close(self) -> None:
         """Let go of every tensor."""
+        self.empty()
         del self._towers
 
     # -- parts -------------------------------------------------------------------------------------------------

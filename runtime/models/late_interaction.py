@@ -24,6 +24,7 @@ from runtime.models.multi_vector_exactness import PROBE_SHAPES, Probe, as_pictur
 from runtime.models.multi_vectors import send_multi_vectors
 from runtime.models.page_loading import load_page_model
 from runtime.models.page_processing import PageProcessor, PreparedPage
+from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts, is_document
 from runtime.models.tokenizing import Limit
 from runtime.registry import ModelSpec
@@ -34,7 +35,7 @@ EXAMPLE_PIXELS = (640, 832)
 """Width and height of the page that a fresh model is timed with."""
 
 
-class PageEmbedder(Model):
+class PageEmbedder(ParkableModel):
     """One page-image model on one device."""
 
     def __init__(self, spec: ModelSpec, folder: Path, device: Device) -> None:
@@ -50,6 +51,7 @@ class PageEmbedder(Model):
         self._width = int(self._network.dim)
         self.execution: Execution = "equal-length"
         device.settle_weights(self._network)
+        self.hold(self._network)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -135,6 +137,7 @@ class PageEmbedder(Model):
 
     def close(self) -> None:
         """Let go of every tensor."""
+        self.empty()
         del self._network
 
     # -- parts -------------------------------------------------------------------------------------------------

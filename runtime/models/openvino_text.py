@@ -77,6 +77,10 @@ class OpenVinoEmbedder(TextEmbedder):
             self._check_ids(items)
         return items
 
+    def park(self) -> bool:
+        """OpenVINO keeps its own weights, which can't be taken from it."""
+        return self.execution != OPENVINO and super().park()
+
     def close(self) -> None:
         """Let go of every tensor."""
         super().close()

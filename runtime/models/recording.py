@@ -9,7 +9,8 @@ check replays batches of other shapes and drops a recording that gives other vec
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 
@@ -35,9 +36,22 @@ class RecordedForward:
             # torch develops other recorders: those compile for seconds to minutes and again for new shapes.
             warnings.simplefilter("ignore")
             example = (plan.runs, *(features[name] for name in self._names))
-            self._graph = torch.jit.trace(flat, example, check_trace=False, strict=False)
+            with _unit_of_its_own():
+                self._graph = torch.jit.trace(flat, example, check_trace=False, strict=False)
 
     def run(self, features: Mapping[str, torch.Tensor], plan: AttentionPlan) -> torch.Tensor:
         """Vectors `(items, dim)` of one flat row."""
         vectors: torch.Tensor = self._graph(plan.runs, *(features[name] for name in self._names))
         return vectors
+
+
+@contextmanager
+def _unit_of_its_own() -> Iterator[None]:
+    """Record into a table that ends with the recording: TorchScript's own keeps every graph for ever, 7 MB each."""
+    state = torch.jit._state
+    shared = state._python_cu
+    state._python_cu = torch._C.CompilationUnit()
+    try:
+        yield
+    finally:
+        state._python_cu = shared

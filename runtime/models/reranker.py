@@ -60,6 +60,7 @@ class Reranker(FlatModel):
         self._chain = list(self._reference)
         self._split = self._split_network()
         device.settle_weights(self._reference)
+        self.hold(self._reference)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -104,6 +105,7 @@ class Reranker(FlatModel):
     def close(self) -> None:
         """Let go of every tensor."""
         self.decelerate()
+        self.empty()
         self._split = None
         del self._network, self._reference, self._transformer, self._chain, self._inputs
 

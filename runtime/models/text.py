@@ -53,6 +53,7 @@ class TextEmbedder(FlatModel):
         self._excludes_prompt = any(not getattr(module, "include_prompt", True) for module in modules)
         self._width = int(self._reference.truncate_dim or self._reference.get_embedding_dimension() or 0)
         device.settle_weights(self._reference)
+        self.hold(self._reference)
 
     # -- what the load-time check needs ------------------------------------------------------------------------
 
@@ -101,6 +102,7 @@ class TextEmbedder(FlatModel):
     def close(self) -> None:
         """Let go of every tensor."""
         self.decelerate()
+        self.empty()
         del self._network, self._reference, self._chain
 
     # -- parts -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import SourceNotFound
+from runtime.errors import SourceNotFound, UnsupportedModel
 from runtime.models.limits import activation_bytes_per_token
 from runtime.registry import ModelSpec
 from runtime.sources import resolve_source
@@ -22,6 +22,10 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16
 TORCH_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 NEVER_LOADED = ("*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "coreml/*", "*.tflite")
 """Files of other runtimes, which often outweigh the checkpoint itself."""
+NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")
+"""Pickles that training leaves beside a checkpoint."""
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt")
+HEAD = "lm_head.weight"
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _MAX_HEADER_BYTES = 100 * 2**20
 
@@ -31,25 +35,103 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 def predicted_weight_bytes(folder: Path, dtype: str) -> int:
-    """Bytes of all weights under `folder` when loaded as `dtype`; other formats count at their file size.
+    """Bytes of all weights under `folder` when loaded as `dtype`, each tensor once. Nothing but headers is read.
 
-    Raises SourceNotFound when there are no weights at all, or none that can be read.
+    Raises SourceNotFound when there are no weights at all, or none that can be read; UnsupportedModel for GGUF.
     """
-    files = sorted(folder.rglob("*.safetensors"))
+    places = _weight_folders(folder)
+    sizes = [size for place in places for size in _loaded_sizes(place, dtype)]
+    if sizes:
+        return sum(sizes)
+    if any(True for _ in folder.rglob("*.gguf")):
+        raise UnsupportedModel(f"{folder.name} holds GGUF files, which are another runtime's; safetensors are needed")
+    raise SourceNotFound(f"no weights (*.safetensors, *.bin) under {folder.name}")
+
+
+def _weight_folders(folder: Path) -> list[Path]:
+    """Where a model's modules have their weights; modules.json names them, and without it every folder may."""
+    modules = _read_json(folder / "modules.json")
+    if isinstance(modules, list):
+        paths = [module.get("path", "") for module in modules if isinstance(module, dict)]
+        return sorted({folder, *(folder / path for path in paths if isinstance(path, str))})
+    return sorted(
+        {folder, *(file.parent for pattern in ("*.safetensors", "*.bin", "*.pt") for file in folder.rglob(pattern))}
+    )
+
+
+def _loaded_sizes(folder: Path, dtype: str) -> Iterator[int]:
+    """Of one folder, as transformers chooses: safetensors before pickles, one whole file before shards."""
+    files = _safetensors(folder)
     if files:
-        return sum(_loaded_bytes(entry, dtype) for file in files for entry in _header_entries(file))
-    others = [file for pattern in ("*.bin", "*.pt") for file in folder.rglob(pattern)]
-    if not others:
-        raise SourceNotFound(f"no weights (*.safetensors, *.bin) under {folder.name}")
-    return sum(file.stat().st_size for file in others)
+        yield from _tensor_sizes(files, dtype, bool(_config(folder).get("tie_word_embeddings")))
+        return
+    pickles = _pickles(folder)
+    stored = TORCH_BYTES.get(str(_config(folder).get("torch_dtype") or _config(folder).get("dtype")), 4)
+    for file in pickles:
+        yield file.stat().st_size * TORCH_BYTES.get(dtype, 4) // stored
 
 
-def _header_entries(file: Path) -> Iterator[dict[str, Any]]:
+def _safetensors(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    whole, index = folder / "model.safetensors", _shards(folder / "model.safetensors.index.json")
+    extra = [file for file in files if file.name.startswith("adapter")]
+    if whole in files:
+        return [whole, *extra]
+    if index:
+        return [*(folder / name for name in index), *extra]
+    # Mistral's consolidated copy holds the same weights under other names.
+    shards = [file for file in files if not file.name.startswith("consolidated")]
+    return shards or files
+
+
+def _pickles(folder: Path) -> list[Path]:
+    whole, index = folder / "pytorch_model.bin", _shards(folder / "pytorch_model.bin.index.json")
+    if whole.is_file():
+        return [whole]
+    if index:
+        return [folder / name for name in index if (folder / name).is_file()]
+    files = [file for pattern in ("*.bin", "*.pt") for file in sorted(folder.glob(pattern))]
+    return [file for file in files if not file.name.startswith(NOT_WEIGHTS)]
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index names; none where there is no index."""
+    content = _read_json(index)
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    return sorted(set(map(str, weight_map.values()))) if isinstance(weight_map, dict) else []
+
+
+def _tensor_sizes(files: list[Path], dtype: str, ties_head: bool) -> Iterator[int]:
+    """A tensor that several shards hold counts once, and so does an output layer that shares the input's table."""
+    seen: set[str] = set()
+    for file in files:
+        for name, entry in _header_entries(file):
+            if name not in seen and not (ties_head and name.endswith(HEAD)):
+                seen.add(name)
+                yield _loaded_bytes(entry, dtype)
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json; nothing where there is none that can be read."""
+    config = _read_json(folder / "config.json")
+    return config if isinstance(config, dict) else {}
+
+
+def _header_entries(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         header = _header(file)
+    except OSError as error:
+        raise SourceNotFound(f"{file.name}, which the index names, is not there") from error
     except (struct.error, ValueError) as error:
         raise SourceNotFound(f"{file.name} is not a safetensors file, or not a whole one") from error
-    return (entry for name, entry in header.items() if name != "__metadata__")
+    return ((name, entry) for name, entry in header.items() if name != "__metadata__")
 
 
 def _header(file: Path) -> dict[str, Any]:
@@ -70,11 +152,7 @@ def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:
 
 def activation_prior_bytes(folder: Path, dtype: str) -> int:
     """Predicted workspace of one token, from the checkpoint's config alone."""
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
-        config = {}
-    return activation_bytes_per_token(config, TORCH_BYTES.get(dtype, 4))
+    return activation_bytes_per_token(_config(folder), TORCH_BYTES.get(dtype, 4))
 
 
 def find_files(spec: ModelSpec) -> Path:

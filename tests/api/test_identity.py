@@ -82,7 +82,8 @@ def test_anything_else_is_401_in_the_dialect(headers: dict[str, str], path: str,
 
 def every_route(engine: FakeEngine) -> set[tuple[str, str]]:
     router = inspect.getclosurevars(build_app(engine)).nonlocals["router"]
-    asked = {("GET", route.path_format) for route in router.routes if isinstance(route, Route)}
+    routes = [route for route in router.routes if isinstance(route, Route)]
+    asked = {(method, route.path_format) for route in routes for method in (route.methods or set()) - {"HEAD"}}
     return asked | {("POST", path) for path in HOT_ROUTES} | {("GET", "/no/such"), ("PUT", "/v1/embeddings")}
 
 

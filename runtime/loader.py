@@ -1,0 +1,161 @@
+"""The loader thread's work: predict, load, warm up, measure, park, let go. One at a time, never on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from runtime.backend import Backend
+from runtime.devices.base import Device
+from runtime.errors import CotenantError, ModelFailed
+from runtime.models.base import EXAMPLE_TEXT, Model
+from runtime.registry import ModelSpec
+from runtime.scheduling import CostLine
+from runtime.work import Footprint, Job, Pair, Prepared, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+WARM_UP_SHARES = (0.05, 0.5, 1.0)
+"""Parts of the batch budget at which a fresh model is timed and its workspace measured."""
+REPEATS = 2
+"""The first run of a size also pays for memory and kernels; the best counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A model that is ready to serve, and what was measured of it."""
+
+    task: Task
+    model: Model
+    footprint: Footprint
+    cost: CostLine
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What warm-up runs said: (tokens, milliseconds) and, where the device can tell, (tokens, bytes)."""
+
+    times: list[tuple[int, float]]
+    peaks: list[tuple[int, int]]
+
+
+class Loader:
+    """Runs everything that touches checkpoints in one thread."""
+
+    def __init__(self, backend: Backend, device: Device, pool: ThreadPoolExecutor) -> None:
+        """`pool`: of one thread."""
+        self._backend = backend
+        self._device = device
+        self._pool = pool
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work`'s outcome, from the loader thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(work, *args, **kwargs))
+
+    # -- in the loader thread -----------------------------------------------------------------------------------
+
+    def task_of(self, spec: ModelSpec) -> Task:
+        """What the model's files say it does. Raises SourceNotFound."""
+        return self._backend.task_of(spec)
+
+    def wanted_tokens(self, spec: ModelSpec) -> int:
+        """The largest batch where memory allows it."""
+        return spec.max_batch_tokens or self._device.default_batch_tokens
+
+    def predict(self, spec: ModelSpec) -> Footprint:
+        """Bytes that `spec` will take, before anything is loaded. Raises SourceNotFound, UnsupportedModel."""
+        return self._backend.predict(spec, self._device, self.wanted_tokens(spec))
+
+    def load(self, spec: ModelSpec, task: Task | None, budget_tokens: int) -> Loaded:
+        """Load, warm up with batches of up to `budget_tokens`, measure. A failure leaves nothing behind."""
+        task = task or self._backend.task_of(spec)
+        model = self._backend.load(spec, task, self._device)
+        try:
+            measured = self._warm_up(model, spec, task, budget_tokens)
+        except BaseException:
+            model.close()
+            raise
+        return Loaded(
+            task=task,
+            model=model,
+            footprint=self._footprint(model, spec, measured.peaks),
+            cost=CostLine.fit(measured.times),
+        )
+
+    def park(self, model: Model) -> bool:
+        """Offload `model`; False where it can't be."""
+        parked = model.park()
+        self._device.release_cache()
+        return parked
+
+    def unpark(self, model: Model) -> None:
+        """Bring an offloaded model back."""
+        model.unpark()
+
+    def let_go(self, model: Model) -> None:
+        """Close `model` and give its memory back. Without a collection: that would hold the GIL for a long time."""
+        model.close()
+        self._device.release_cache()
+
+    def sweep(self) -> None:
+        """After a load that failed half-way: collect what only cycles hold, then hand freed memory back."""
+        gc.collect()
+        self._device.release_cache()
+
+    def _footprint(self, model: Model, spec: ModelSpec, peaks: Sequence[tuple[int, int]]) -> Footprint:
+        """Weights as they are; workspace by the measured line, or by the family's prior where none was measured."""
+        budget = self.wanted_tokens(spec)
+        fixed, per_token = activation_line(peaks) if peaks else (0, model.facts.activation_bytes_per_token)
+        return Footprint(
+            weight_bytes=model.facts.weight_bytes,
+            graph_bytes=model.facts.graph_bytes,
+            activation_bytes=fixed + int(per_token * budget),
+            fixed_bytes=fixed,
+            budget_tokens=budget,
+            measured=True,
+        )
+
+    def _warm_up(self, model: Model, spec: ModelSpec, task: Task, budget: int) -> _Measured:
+        """Run a few sizes: what scheduling and admission start from."""
+        probe_input = Pair(EXAMPLE_TEXT, EXAMPLE_TEXT) if task is Task.RERANK else model.example()
+        probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
+        measured = _Measured([], [])
+        for share in WARM_UP_SHARES:
+            items = [probe] * max(1, int(budget * share) // probe.tokens)
+            tokens = len(items) * probe.tokens
+            self._device.start_peak()
+            measured.times.append((tokens, min(self._time_ms(model, items) for _ in range(REPEATS))))
+            peak = self._device.peak_bytes()
+            if peak is not None:
+                measured.peaks.append((tokens, peak))
+        return measured
+
+    def _time_ms(self, model: Model, items: list[Prepared]) -> float:
+        now_s = self._device.clock.now_s
+        started_s = now_s()
+        with self._device.working(alone=False):
+            model.launch(items).land()
+        return (now_s() - started_s) * 1000.0
+
+
+def activation_line(peaks: Sequence[tuple[int, int]]) -> tuple[int, float]:
+    """`(a, b)` of workspace = a + b x tokens: the slope between the smallest and the largest batch, under no point."""
+    (least, low), (most, high) = min(peaks), max(peaks)
+    slope = max((high - low) / (most - least), 0.0) if most > least else 0.0
+    return max(int(max(peak - slope * tokens for tokens, peak in peaks)), 0), slope
+
+
+def as_problem(error: Exception) -> CotenantError:
+    """What kept a model from loading, in the tree; without the traceback, which holds on to the half-loaded model."""
+    if isinstance(error, CotenantError):
+        return type(error)(error.message, param=error.param, retry_after_s=error.retry_after_s)
+    return ModelFailed(f"{type(error).__name__}: {str(error)[:300]}")

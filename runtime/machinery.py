@@ -1,0 +1,52 @@
+"""What keeps the engine's time and turns its wheels: clock, lanes, preparation, policy. Simulations have others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from runtime.batch_queue import Entry
+from runtime.clock import REAL_CLOCK, Clock
+from runtime.devices.base import Device
+from runtime.execution import Execution
+from runtime.executor import Deliver, Executor
+from runtime.preparation import Preparation
+from runtime.registry import ModelSpec
+from runtime.scheduling import FairShare, Policy
+from runtime.work import Lane
+from runtime.worker import Worker
+
+
+class Lanes(Protocol):
+    """The part of an Executor that the engine uses; its docstrings hold."""
+
+    execution: Execution
+
+    def start(self) -> None:
+        """See Executor.start."""
+
+    def submit(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> None:
+        """See Executor.submit."""
+
+    def drop(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> int:
+        """See Executor.drop."""
+
+    def holds(self, worker: Worker) -> bool:
+        """See Executor.holds."""
+
+    def waiting_ms(self, lane: Lane) -> float:
+        """See Executor.waiting_ms."""
+
+    def stop(self) -> None:
+        """See Executor.stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machinery:
+    """How the engine gets each of its moving parts; the real ones by default."""
+
+    clock: Clock = REAL_CLOCK
+    lanes: Callable[[Device, Policy, Deliver, float], Lanes] = Executor
+    preparation: Callable[[int], Preparation] = Preparation
+    policy: Callable[[Iterable[ModelSpec]], Policy] = FairShare.of

@@ -1,0 +1,84 @@
+"""What a job is told when there is more work than time: wait, come back later, or that its deadline has passed.
+
+Decided before the job is prepared, from what is ahead of it. Its own size doesn't count, so one input and a list of one
+are treated alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+from runtime.admission import Admission
+from runtime.clock import Clock
+from runtime.errors import DeadlineExceeded, DoesNotFit
+from runtime.registry import RuntimeConfig
+from runtime.work import Job, Lane, Prepared
+from runtime.worker import Worker
+
+DEADLINE_PASSED = "the deadline passed before the answer was there"
+
+
+def any_size(worker: Worker) -> int | None:
+    """No input is known to be too large."""
+    return None
+
+
+class Overload:
+    """The limits of waiting."""
+
+    def __init__(self, config: RuntimeConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._most_ms = {Lane.ONLINE: config.max_queue_ms, Lane.BULK: config.max_bulk_queue_ms}
+        self.most_tokens_ever: Callable[[Worker], int | None] = any_size
+        """The largest input of a model that could ever run, were the device its own; None: not known."""
+
+    def check(self, worker: Worker, job: Job, ahead_ms: float, admission: Admission) -> None:
+        """Let `job` wait behind `ahead_ms` of predicted work.
+
+        Raises QueueFull, with the predicted wait, beyond the lane's limit, the model's tokens or the job's deadline;
+        DeadlineExceeded when that has passed already.
+        """
+        most_ms = self._most_ms[job.lane]
+        if job.deadline_s is not None:
+            left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
+            if left_ms <= 0.0:
+                raise DeadlineExceeded(DEADLINE_PASSED)
+            most_ms = min(most_ms, left_ms)
+            if ahead_ms > 0.0:  # into an empty queue it is tried, however long a batch is thought to take
+                waiting = min(worker.queue.tokens(job.lane), worker.batch_tokens)
+                ahead_ms += worker.cost.predict_ms(waiting)
+        if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
+            ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
+        admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
+
+    def check_sizes(self, worker: Worker, prepared: Sequence[Prepared]) -> None:
+        """Refuse what no eviction could make room for. Raises DoesNotFit with both numbers."""
+        most = self.most_tokens_ever(worker)
+        if most is None:
+            return
+        for index, item in enumerate(prepared):
+            if item.tokens > most:
+                raise DoesNotFit(f"input {index} has {item.tokens} tokens; the device's memory holds at most {most}")
+
+    def patience_s(self, job: Job, most_s: float) -> float:
+        """How long `job` may wait for its model. Raises DeadlineExceeded when its deadline has passed already."""
+        if job.deadline_s is None:
+            return most_s
+        left_s = job.deadline_s - self._clock.now_s()
+        if left_s <= 0.0:
+            raise DeadlineExceeded(DEADLINE_PASSED)
+        return min(most_s, left_s)
+
+    async def in_time(self, job: Job, answer: Coroutine[None, None, None]) -> None:
+        """Await `answer` until the job's deadline. Raises DeadlineExceeded then, with `answer` cancelled."""
+        if job.deadline_s is None:
+            return await answer
+        timer = asyncio.timeout(max(job.deadline_s - self._clock.now_s(), 0.0))
+        try:
+            async with timer:
+                await answer
+        except TimeoutError:
+            if timer.expired():
+                raise DeadlineExceeded(DEADLINE_PASSED) from None
+            raise

@@ -6,6 +6,8 @@ Protocols: https://kserve.github.io/website/docs/concepts/architecture/data-plan
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,8 +16,16 @@ from runtime.api.catalogue import find_status
 from runtime.api.edge import Edge
 from runtime.api.responses import exchange_of, json_response
 
+if TYPE_CHECKING:
+    from runtime.worker import ModelStatus
+
 SERVING = ("ready", "unwell")
-"""States in which a model answers."""
+AWAY = ("unloaded", "offloaded")
+
+
+def answers(status: ModelStatus) -> bool:
+    """Whether a model answers a request, at once or after it was loaded for it."""
+    return status.state in SERVING or (status.state in AWAY and status.available)
 
 
 def routes(edge: Edge) -> list[Route]:
@@ -30,7 +40,7 @@ def routes(edge: Edge) -> list[Route]:
 
     async def kserve_model(request: Request) -> Response:
         item = find_status(edge, exchange_of(request), request.path_params["model_id"])
-        ready = item.state in SERVING
+        ready = answers(item)
         return json_response({"name": item.name, "ready": ready}, 200 if ready else 503)
 
     async def weaviate_live(request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from starlette.testclient import TestClient
 
 from runtime import __version__
@@ -99,3 +100,19 @@ def test_kserve_asks_for_one_model() -> None:
     answer = client.get("/v2/models/b/ready")
     assert (answer.status_code, answer.json()) == (503, {"name": "b", "ready": False})
     assert client.get("/v2/models/c/ready").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("state", "available", "code"),
+    [
+        ("unloaded", True, 200),
+        ("offloaded", True, 200),
+        ("unloaded", False, 503),
+        ("draining", True, 503),
+        ("failed", False, 503),
+    ],
+)
+def test_a_model_that_is_loaded_when_asked_for_counts_as_ready(state: str, available: bool, code: int) -> None:
+    engine = FakeEngine(spec("a"))
+    engine.statuses = [status(spec("a"), state=state, available=available)]
+    assert TestClient(build_app(engine)).get("/v2/models/a/ready").status_code == code

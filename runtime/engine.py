@@ -15,17 +15,18 @@ from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
 from runtime.batch import Batch
 from runtime.devices.base import Device
-from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
+from runtime.errors import ConfigurationError, CotenantError, Draining, ExecutionError, ModelLoading
 from runtime.executor import Executor
 from runtime.metering import Gauge, Metering
+from runtime.models.base import Model
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
-from runtime.work import Job, Lane, Result, Task
-from runtime.worker import ModelStatus, State, Worker
+from runtime.work import MAXSIM_ID, Job, Lane, Result, Task
+from runtime.worker import ModelStatus, State, Worker, builtin
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ class Engine:
         self.device: Device | None = None
         self.admission: Admission | None = None
         self._router = Router(Worker(spec) for spec in config.models)
+        self._maxsim = builtin(MAXSIM_ID, Task.MAXSIM)
+        if self._router.knows(MAXSIM_ID):
+            raise ConfigurationError(f"{MAXSIM_ID} is the name of what is built in: call the model something else")
         self._preparation = Preparation(config.tokenizer_threads)
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._policy = FairShare(weights={spec.id: spec.weight for spec in config.models})
@@ -103,6 +107,11 @@ class Engine:
         """Every model as it is now, in the registry's order."""
         return [worker.status() for worker in self._router.workers]
 
+    @property
+    def _workers(self) -> list[Worker]:
+        """Those of the registry, behind what is built in."""
+        return [self._maxsim, *self._router.workers]
+
     # -- work ---------------------------------------------------------------------------------------------------
 
     def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
@@ -114,7 +123,7 @@ class Engine:
 
         Raises the tree of `runtime.errors`: not ready, draining, queue full, bad dimensions or prompt, a failed model.
         """
-        worker = self._router.by_id(job.model)
+        worker = self._maxsim if job.model == MAXSIM_ID else self._router.by_id(job.model)
         ticket = Ticket(job, worker.spec.slo_ms / 1000.0)
         try:
             self._check_open(worker, job)
@@ -130,7 +139,7 @@ class Engine:
         except asyncio.CancelledError:
             self.metering.observe_cancel(worker.spec.name)
             raise
-        result = replace(ticket.result(), head=worker.model.facts.head if worker.model else None)
+        result = finished(ticket, worker.model)
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
@@ -146,7 +155,7 @@ class Engine:
 
     def _preparing_ms(self) -> float:
         """Predicted device time of what is being tokenized and will queue in a moment."""
-        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._router.workers if w.preparing_tokens)
+        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._workers if w.preparing_tokens)
         return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
     async def _prepare_and_queue(self, worker: Worker, ticket: Ticket) -> None:
@@ -187,7 +196,7 @@ class Engine:
         self._loop = loop
         self._executor.start()
         residency = Residency(self._backend, self.device, self.admission, self.metering, self._loader)
-        await residency.load_all(self._router.workers, self._loaded)
+        await residency.load_all(self._workers, self._loaded)
 
     def _loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
@@ -233,7 +242,7 @@ class Engine:
 
     def _gauges(self) -> Iterator[Gauge]:
         """What is true at the moment of a scrape."""
-        workers = self._router.workers
+        workers = self._workers
         lanes = [(worker, lane) for worker in workers for lane in Lane]
         yield (
             "queue_items",
@@ -276,3 +285,12 @@ class Engine:
                 "total": memory.total_bytes,
             }
             yield "memory_bytes", "Device memory", ("kind",), [((kind,), float(n)) for kind, n in kinds.items()]
+
+
+def finished(ticket: Ticket, model: Model | None) -> Result:
+    """The Job's Result with what its model knows of the rows. Raises UnsupportedCapability for rows without layout."""
+    result = ticket.result()
+    if model is None:
+        return result
+    layouts = [model.layout_of(entry.prepared) for entry in ticket.entries] if ticket.job.wants_layouts else []
+    return replace(result, head=model.facts.head, layouts=layouts)

@@ -17,6 +17,8 @@ from runtime.work import ABILITIES, Footprint, Head, Lane, Task
 CEILING_CUT = 0.7
 CEILING_RECOVERY = 1.05
 GOOD_BATCHES_TO_RECOVER = 200
+BUILTIN_BATCH_TOKENS = 8192
+"""About eight pages of ColPali."""
 
 
 class State(enum.StrEnum):
@@ -160,3 +162,10 @@ class Worker:
             results_pending=self.results_pending,
             idle_s=None if self._latest_batch_s is None else time.monotonic() - self._latest_batch_s,
         )
+
+
+def builtin(id: str, task: Task) -> Worker:
+    """The place of something that needs no files. Its batches are large: their workspace is small."""
+    worker = Worker(ModelSpec(id=id, max_batch_tokens=BUILTIN_BATCH_TOKENS))
+    worker.task = task
+    return worker

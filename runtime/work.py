@@ -53,6 +53,9 @@ ABILITIES: Mapping[Task, frozenset[Task]] = {
 MAXSIM_ID = "cotenant/maxsim"
 """The id of what computes MaxSim: built in, without weights, in no list of models."""
 
+MAXSIM_ROWS = 16_384
+"""Most rows of one multi-vector that is compared."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:

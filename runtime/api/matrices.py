@@ -15,13 +15,13 @@ import pybase64
 from numpy.typing import NDArray
 
 from runtime.errors import InvalidEncoding, InvalidRequest
+from runtime.work import MAXSIM_ROWS
 
 Matrix = NDArray[np.float32]
 
 KEYS: Final = ("embedding", "embeddings", "data")
 """Where our answers have their vectors."""
 DTYPES: Final[Mapping[str, str]] = {"float32": "<f4", "float16": "<f2", "int8": "i1", "uint8": "u1"}
-MOST_ROWS: Final = 16_384
 MOST_WIDTH: Final = 4096
 LARGEST: Final = 1e9
 """Numbers within it make scores that float32 holds, whatever the shapes."""
@@ -40,31 +40,29 @@ def matrix_of(value: object, name: str) -> Matrix:
     param = name.partition("[")[0]
     fields: Mapping[str, Any] = value if isinstance(value, dict) else {"embedding": value}
     numbers = next(fields[key] for key in KEYS if key in fields)
-    if isinstance(numbers, str):
-        matrix = _decoded(numbers, fields, name, param)
-    else:
-        matrix = _nested(numbers, name, param)
-    rows, width = matrix.shape
-    if not 1 <= rows <= MOST_ROWS or not 1 <= width <= MOST_WIDTH:
+    read = _decoded(numbers, fields, name, param) if isinstance(numbers, str) else _nested(numbers, name, param)
+    rows, width = read.shape
+    if not 1 <= rows <= MAXSIM_ROWS or not 1 <= width <= MOST_WIDTH:
         raise InvalidRequest(
-            f"{name} must have 1 to {MOST_ROWS} rows of 1 to {MOST_WIDTH} numbers, and has {rows} of {width}",
+            f"{name} must have 1 to {MAXSIM_ROWS} rows of 1 to {MOST_WIDTH} numbers, and has {rows} of {width}",
             param=param,
         )
-    if not np.abs(matrix).max() <= LARGEST:
+    if not np.abs(read).max() <= LARGEST:
         raise InvalidRequest(f"{name} must hold numbers between -{LARGEST:.0e} and {LARGEST:.0e}", param=param)
-    return matrix
+    return read
 
 
 def _nested(numbers: object, name: str, param: str) -> Matrix:
     try:
-        array = np.array(numbers, dtype=np.float32) if isinstance(numbers, list) else np.empty(0)
-    except (ValueError, TypeError, OverflowError):
+        array = np.array(numbers) if isinstance(numbers, list) else np.empty(0)
+    except ValueError:  # rows of unequal length
         array = np.empty(0)
-    if array.ndim != 2 or any(type(number) not in (int, float) for row in numbers for number in row):
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
         raise InvalidRequest(
             f"{name} must be a list of rows, each a list of as many numbers, or base64 with its shape", param=param
         )
-    return array.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
 
 
 def _decoded(text: str, fields: Mapping[str, Any], name: str, param: str) -> Matrix:

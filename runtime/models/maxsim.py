@@ -18,13 +18,11 @@ from runtime.devices.base import Device, Download
 from runtime.errors import UnsupportedCapability
 from runtime.models.base import Flight, Model, ModelFacts
 from runtime.models.packing import Run, equal_length_runs
-from runtime.work import Input, Job, MatrixPair, Prepared, Row, rough_tokens
+from runtime.work import MAXSIM_ROWS, Input, Job, MatrixPair, Prepared, Row, rough_tokens
 
 QUERY_ROWS_AT_ONCE = 64
 """So that the table of dot products stays small, however long a query is."""
 USUAL_WIDTH = 128
-MOST_ROWS = 16_384
-"""Of one multi-vector."""
 EXAMPLE_ROWS = (32, 512)
 """Of the query and the document that the device is timed with."""
 
@@ -43,7 +41,7 @@ class MaxSim(Model):
         self._device = device
         self.facts = ModelFacts(
             dimensions=None,
-            max_tokens=MOST_ROWS,
+            max_tokens=MAXSIM_ROWS,
             dtype="float32",
             execution="packed",
             execution_reason="no weights: each document is reduced alone",

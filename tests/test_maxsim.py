@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runtime.devices.cpu import CpuDevice
 from runtime.engine import Engine
 from runtime.errors import ConfigurationError, UnsupportedCapability
-from runtime.models.maxsim import QUERY_ROWS_AT_ONCE, MaxSim
+from runtime.models.maxsim import NO_ROWS_SCORE, QUERY_ROWS_AT_ONCE, MaxSim
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import MAXSIM_ID, Job, Lane, MatrixPair, Task
 
@@ -84,6 +84,15 @@ def test_no_row_that_is_not_there_is_the_largest(model: MaxSim) -> None:
     direct = [(query @ document.T).max(axis=1).sum() for document in documents]
     np.testing.assert_allclose(found, direct, rtol=RELATIVE)
     assert (found < 0).all()
+
+
+def test_a_document_without_rows_comes_last_and_a_query_without_rows_scores_nothing(model: MaxSim) -> None:
+    query, none = QUERIES[3], np.empty((0, 128), np.float32)
+    pairs = [MatrixPair(query, none), MatrixPair(query, DOCUMENTS[0]), MatrixPair(query, none)]
+    found = scores(model, pairs)
+    assert found.tolist() == [NO_ROWS_SCORE, pytest.approx(scores(model, pairs[1:2])[0], rel=RELATIVE), NO_ROWS_SCORE]
+    assert scores(model, pairs[:1]).tolist() == [NO_ROWS_SCORE]
+    assert scores(model, [MatrixPair(none, DOCUMENTS[0])]).tolist() == [0.0]
 
 
 def test_it_costs_the_documents_rows(model: MaxSim) -> None:

@@ -42,12 +42,12 @@ def matrix_of(value: object, name: str) -> Matrix:
     numbers = next(fields[key] for key in KEYS if key in fields)
     read = _decoded(numbers, fields, name, param) if isinstance(numbers, str) else _nested(numbers, name, param)
     rows, width = read.shape
-    if not 1 <= rows <= MAXSIM_ROWS or not 1 <= width <= MOST_WIDTH:
+    if rows > MAXSIM_ROWS or not 1 <= width <= MOST_WIDTH:
         raise InvalidRequest(
-            f"{name} must have 1 to {MAXSIM_ROWS} rows of 1 to {MOST_WIDTH} numbers, and has {rows} of {width}",
+            f"{name} must have at most {MAXSIM_ROWS} rows of 1 to {MOST_WIDTH} numbers, and has {rows} of {width}",
             param=param,
         )
-    if not np.abs(read).max() <= LARGEST:
+    if not np.abs(read).max(initial=0) <= LARGEST:  # not so for NaN either
         raise InvalidRequest(f"{name} must hold numbers between -{LARGEST:.0e} and {LARGEST:.0e}", param=param)
     return read
 
@@ -69,8 +69,8 @@ def _decoded(text: str, fields: Mapping[str, Any], name: str, param: str) -> Mat
     dtype, shape = fields.get("dtype") or "float32", fields.get("shape")
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise InvalidEncoding(f"{name}: dtype must be one of {', '.join(DTYPES)}", param=param)
-    if not isinstance(shape, list) or len(shape) != 2 or any(type(side) is not int or side < 1 for side in shape):
-        raise InvalidEncoding(f"{name}: base64 needs a shape of two positive integers beside it", param=param)
+    if not isinstance(shape, list) or len(shape) != 2 or any(type(side) is not int or side < 0 for side in shape):
+        raise InvalidEncoding(f"{name}: base64 needs its shape beside it: rows and width", param=param)
     try:
         data = pybase64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

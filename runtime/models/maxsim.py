@@ -2,7 +2,7 @@
 
 The score is the sum over the query's rows of the largest dot product with any of the document's rows, in float32
 (ColBERT, Khattab & Zaharia 2020). Documents of equal length share one reduction; none is padded, so that no row that
-isn't there can be the largest.
+isn't there can be the largest. A document without rows (of a model that skips punctuation) comes after all others.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from runtime.work import MAXSIM_ROWS, Input, Job, MatrixPair, Prepared, Row, rou
 QUERY_ROWS_AT_ONCE = 64
 """So that the table of dot products stays small, however long a query is."""
 USUAL_WIDTH = 128
+NO_ROWS_SCORE = -1e9
+"""Of a document without rows, as sentence-transformers has it."""
 EXAMPLE_ROWS = (32, 512)
 """Of the query and the document that the device is timed with."""
 
@@ -94,7 +96,9 @@ class MaxSim(Model):
         runs = equal_length_runs(np.array([len(document) for document in documents], dtype=np.int32))
         columns = landed["rows"].t()
         parts = [best_sums(rows @ columns, runs) for rows in landed["query"].split(QUERY_ROWS_AT_ONCE)]
-        return torch.stack(parts).sum(0)
+        scores = torch.stack(parts).sum(0)
+        scores[sum(len(document) > 0 for document in documents) :] = NO_ROWS_SCORE
+        return scores
 
 
 class ScoreFlight(Flight):
@@ -115,11 +119,17 @@ class ScoreFlight(Flight):
 
 
 def best_sums(products: torch.Tensor, runs: Sequence[Run]) -> torch.Tensor:
-    """`(documents,)`: for each document, the sum over query rows of its largest product. `products`: `(n, rows)`."""
+    """`(documents,)`: for each document, the sum over query rows of its largest product; 0 where it has no row.
+
+    `products`: `(n, rows)`.
+    """
     sums = []
     for run in runs:
         block = products[:, run.start : run.start + run.sequences * run.length]
-        sums.append(block.unflatten(1, (run.sequences, run.length)).amax(2).sum(0))
+        if run.length:
+            sums.append(block.unflatten(1, (run.sequences, run.length)).amax(2).sum(0))
+        else:
+            sums.append(products.new_zeros(run.sequences))
     return torch.cat(sums)
 
 

@@ -20,6 +20,8 @@ import torch
 from colpali_engine import models
 from numpy.typing import NDArray
 from PIL import Image
+from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.util import maxsim as maxsim_of_library
 
 from scripts.random_page_model import NAME, make
 from tests.pages import QUERIES, as_picture, pages
@@ -58,10 +60,11 @@ def decoded(item: dict[str, Any]) -> Matrix:
 
 @dataclass
 class Case:
-    """A server with two families and a random ColPali, and what the library says of the two."""
+    """A server with two families, a random ColPali and a ColBERT, and what the libraries say."""
 
     server: Server
     expected: dict[str, list[Matrix]]
+    colbert: MultiVectorEncoder
 
     def post(self, path: str, **body: Any) -> Any:
         response = self.server.client.post(path, json=body)
@@ -82,9 +85,11 @@ class Case:
 def case(start: Start, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Case:
     folders = {name: tiny_model(name) for name in FAMILIES}
     random_model = make(tmp_path_factory.mktemp("models"))
-    sources = {**folders, f"demo/{NAME}": random_model}
+    colbert = tiny_model("colbert")
+    sources = {**folders, f"demo/{NAME}": random_model, "colbert": colbert}
     server = start([{"id": name, "source": str(folder)} for name, folder in sources.items()])
-    return Case(server, {name: list(alone(name, folder)) for name, folder in folders.items()})
+    expected = {name: list(alone(name, folder)) for name, folder in folders.items()}
+    return Case(server, expected, MultiVectorEncoder(str(colbert), device="cpu", local_files_only=True))
 
 
 def png(page: Image.Image) -> bytes:
@@ -166,6 +171,19 @@ def test_texts_are_documents_beside_pages(case: Case) -> None:
     rows = [*map(decoded, made), case.expected["colqwen2"][0]]
     [query] = case.ask("colqwen2", ["class"])
     np.testing.assert_allclose([found[index] for index in range(3)], [maxsim(query, row) for row in rows], rtol=1e-4)
+
+
+def test_a_text_model_s_scores_equal_the_library_s(case: Case) -> None:
+    texts = ["what is a class", "...", "a name, a value; a name. (a name)", *(f"word {n} " * n for n in range(1, 30))]
+    query = "the value of a name"
+    encode = case.colbert.encode_document
+    documents = [torch.from_numpy(encode(text, convert_to_numpy=True, show_progress_bar=False)) for text in texts]
+    asked = torch.from_numpy(case.colbert.encode_query(query, convert_to_numpy=True, show_progress_bar=False))
+    expected = maxsim_of_library([asked], documents)[0].numpy()
+    results = case.post("/v1/rerank", model="colbert", query=query, documents=texts)["results"]
+    found = {item["index"]: item["relevance_score"] for item in results}
+    np.testing.assert_allclose([found[index] for index in range(len(texts))], expected, rtol=RELATIVE)
+    assert [item["index"] for item in results] == np.argsort(-expected, kind="stable").tolist()
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

@@ -11,7 +11,7 @@ from typing import Protocol
 from runtime.devices.base import Device
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint, Task
+from runtime.work import MAXSIM_ID, Footprint, Task
 
 
 class Backend(Protocol):
@@ -51,6 +51,8 @@ class TorchBackend:
 
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         """From the checkpoint's headers and config, fetched from the hub first if need be."""
+        if spec.id == MAXSIM_ID:
+            return Footprint()
         from runtime.models import weights
 
         folders = weights.folders_of_weights(spec, weights.find_files(spec))
@@ -63,6 +65,10 @@ class TorchBackend:
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
         """Through the family of the task."""
+        if task is Task.MAXSIM:
+            from runtime.models.maxsim import MaxSim
+
+            return MaxSim(device)
         from runtime.models.loading import load_model
         from runtime.models.weights import find_files
 

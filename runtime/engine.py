@@ -14,21 +14,22 @@ from dataclasses import replace
 from runtime.administration import Administration
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
-from runtime.batch import Batch
+from runtime.delivery import Delivery
 from runtime.departure import Neighbours
 from runtime.devices.base import Device
-from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
+from runtime.errors import ConfigurationError, CotenantError, Draining, ModelLoading
 from runtime.gauges import gauges
 from runtime.loader import Loader
 from runtime.machinery import Lanes, Machinery
 from runtime.metering import Gauge, Metering
+from runtime.models.base import Model
 from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency, Rules
 from runtime.router import Router
 from runtime.ticket import Ticket
-from runtime.work import Job, Lane, Result, Task
-from runtime.worker import ModelStatus, Worker
+from runtime.work import MAXSIM_ID, Job, Lane, Result, Task
+from runtime.worker import ModelStatus, Worker, builtin
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,9 @@ class Engine:
         self._router = Router(Worker(spec) for spec in config.models)
         self._machinery = machinery
         self._preparation = machinery.preparation(config.tokenizer_threads)
+        self._maxsim = builtin(MAXSIM_ID, Task.MAXSIM)
+        if self._router.knows(MAXSIM_ID):
+            raise ConfigurationError(f"{MAXSIM_ID} is the name of what is built in: call the model something else")
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._policy = machinery.policy(config.models)
         self._overload = Overload(config, machinery.clock)
@@ -133,7 +137,12 @@ class Engine:
         self.config = self.config.model_copy(update={"models": config.models})
         for spec in config.models:
             self._policy.know(spec)
-        await administration.residency.adopt(self._router.workers)
+        await administration.residency.adopt(self._workers)
+
+    @property
+    def _workers(self) -> list[Worker]:
+        """Those of the registry, behind what is built in."""
+        return [self._maxsim, *self._router.workers]
 
     # -- work ---------------------------------------------------------------------------------------------------
 
@@ -147,7 +156,7 @@ class Engine:
         Raises the tree of `runtime.errors`: not ready, draining, queue full, its deadline passed, bad dimensions or
         prompt, a failed model.
         """
-        worker = self._router.by_id(job.model)
+        worker = self._maxsim if job.model == MAXSIM_ID else self._router.by_id(job.model)
         arrived_s = self._machinery.clock.now_s()
         try:
             await self._until_loaded(worker, job)
@@ -164,7 +173,7 @@ class Engine:
         except asyncio.CancelledError:
             self.metering.observe_cancel(worker.spec.name)
             raise
-        result = replace(ticket.result(), head=worker.model.facts.head if worker.model else None)
+        result = finished(ticket, worker.model)
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
@@ -189,7 +198,7 @@ class Engine:
 
     def _preparing_ms(self) -> float:
         """Predicted device time of what is being tokenized and will queue in a moment."""
-        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._router.workers if w.preparing_tokens)
+        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._workers if w.preparing_tokens)
         return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
@@ -231,11 +240,12 @@ class Engine:
         limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
         lanes = self.device.concurrency.threads
         self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
-        self._executor = self._machinery.lanes(self.device, self._policy, self._from_lane, self.config.idle_wait_ms)
-        self._loop = loop
+        delivery = Delivery(loop, self.metering)
+        self._executor = self._machinery.lanes(self.device, self._policy, delivery.from_lane, self.config.idle_wait_ms)
         self._executor.start()
         self._residency = self._make_residency(self.device, self.admission, self._executor)
-        await self._residency.start(self._router.workers)
+        delivery.work_done = self._residency.departures.note_work_done
+        await self._residency.start(self._workers)
 
     def _make_residency(self, device: Device, admission: Admission, executor: Lanes) -> Residency:
         """Residency, known to those whom it can help when memory runs out."""
@@ -254,46 +264,14 @@ class Engine:
     def _loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
 
-    # -- outcomes -----------------------------------------------------------------------------------------------
-
-    def _from_lane(self, batch: Batch) -> None:
-        """In a lane thread: hand a finished batch to the event loop, one hop for all of it."""
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, batch)
-        except RuntimeError:
-            log.warning("a batch of %s finished after the event loop ended", batch.worker.spec.name)
-
-    def _deliver(self, batch: Batch) -> None:
-        """On the event loop: give every entry its row or its error, come what may."""
-        try:
-            self._answer(batch)
-        except Exception:
-            log.exception("a batch of %s could not be delivered", batch.worker.spec.name)
-            for entry in batch.entries:
-                entry.owner.fail(ExecutionError("the answer could not be delivered"))
-        if self._residency is not None:
-            self._residency.departures.note_work_done(batch.worker)
-
-    def _answer(self, batch: Batch) -> None:
-        worker, tokens = batch.worker, max(batch.tokens, 1)
-        problem: CotenantError | None = None
-        for entry, answer in zip(batch.entries, batch.answers, strict=True):
-            entry.owner.ran(
-                queue_ms=(batch.taken_s - entry.queued_s) * 1000.0,
-                device_ms=batch.device_ms,
-                share_ms=batch.device_ms * entry.prepared.tokens / tokens,
-                landed_s=batch.landed_s,
-            )
-            if isinstance(answer, CotenantError):
-                problem = answer
-                entry.owner.fail(answer)
-            else:
-                entry.owner.land(entry.index, answer)
-        worker.note_health(problem.code if problem else None)
-        if problem is None:
-            worker.note_good_batch()
-            worker.cost.learn(tokens, batch.device_ms)
-        self.metering.observe_batch(worker.spec.name, batch.lane, len(batch.entries), tokens, batch.device_ms)
-
     def _gauges(self) -> Iterator[Gauge]:
-        return gauges(self._router.workers, self.admission, self.device)
+        return gauges(self._workers, self.admission, self.device)
+
+
+def finished(ticket: Ticket, model: Model | None) -> Result:
+    """The Job's Result with what its model knows of the rows. Raises UnsupportedCapability for rows without layout."""
+    result = ticket.result()
+    if model is None:
+        return result
+    layouts = [model.layout_of(entry.prepared) for entry in ticket.entries] if ticket.job.wants_layouts else []
+    return replace(result, head=model.facts.head, layouts=layouts)

@@ -44,6 +44,10 @@ class Router:
             raise UnsupportedCapability(f"{worker.spec.name} can {worker.task}, not {task}")
         return worker
 
+    def knows(self, name: str) -> bool:
+        """Whether a model has exactly that id, served name or alias."""
+        return name in self._exact
+
     def by_id(self, model_id: str) -> Worker:
         """The worker of a registry id that was resolved before. Raises ModelNotFound if it was removed since."""
         worker = self._exact.get(model_id)

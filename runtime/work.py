@@ -37,6 +37,8 @@ class Task(enum.StrEnum):
     """One relevance logit for a pair of query and document."""
     CLASSIFY = "classify"
     """One logit a label, for a text or a pair."""
+    MAXSIM = "maxsim"
+    """One late-interaction score for two multi-vectors."""
 
 
 ABILITIES: Mapping[Task, frozenset[Task]] = {
@@ -44,8 +46,15 @@ ABILITIES: Mapping[Task, frozenset[Task]] = {
     Task.MULTI_VECTOR: frozenset({Task.MULTI_VECTOR}),
     Task.RERANK: frozenset({Task.RERANK, Task.CLASSIFY}),
     Task.CLASSIFY: frozenset({Task.CLASSIFY}),
+    Task.MAXSIM: frozenset({Task.MAXSIM}),
 }
 """What a model whose task is the key can do. A reranker is a classifier with one label."""
+
+MAXSIM_ID = "cotenant/maxsim"
+"""The id of what computes MaxSim: built in, without weights, in no list of models."""
+
+MAXSIM_ROWS = 16_384
+"""Most rows of one multi-vector that is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +75,19 @@ class Picture:
     height: int
 
 
-Input: TypeAlias = str | Sequence[int] | Pair | Picture
-"""A text; token ids of the model's own vocabulary, special tokens already in their places; a pair; a picture."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixPair:
+    """Two multi-vectors of one width that are to be compared, float32."""
+
+    query: NDArray[np.float32] = field(repr=False)
+    """`(query rows, width)`; pairs of one query share the array."""
+    document: NDArray[np.float32] = field(repr=False)
+    """`(document rows, width)`"""
+
+
+Input: TypeAlias = str | Sequence[int] | Pair | Picture | MatrixPair
+"""A text; token ids of the model's own vocabulary, special tokens already in their places; a pair; a picture; two
+multi-vectors."""
 
 CHARS_PER_TOKEN = 4
 PIXELS_PER_TOKEN = 28 * 28
@@ -75,16 +95,18 @@ PIXELS_PER_TOKEN = 28 * 28
 
 
 def characters(item: Input) -> int:
-    """How long an input is before it is tokenized; a token id counts as one character, a picture has none."""
+    """How long an input is before it is tokenized; a token id counts as one character, what is no text has none."""
     if isinstance(item, Pair):
         return len(item.query) + len(item.document)
-    return 0 if isinstance(item, Picture) else len(item)
+    return 0 if isinstance(item, Picture | MatrixPair) else len(item)
 
 
 def rough_tokens(item: Input) -> int:
     """About what an input will cost, for counting work that is not prepared yet."""
     if isinstance(item, Picture):
         return item.width * item.height // PIXELS_PER_TOKEN + 2
+    if isinstance(item, MatrixPair):
+        return len(item.document)
     return characters(item) // CHARS_PER_TOKEN + 3
 
 
@@ -117,6 +139,8 @@ class Job:
     tenant: str = "default"
     deadline_s: float | None = None
     """When an answer is of no more use, on the engine's clock; None: never."""
+    wants_layouts: bool = False
+    """Whether the Result says what the rows of each multi-vector stand for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +183,18 @@ class Prepared:
         return int(self.token_ids.shape[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowLayout:
+    """What the rows of a multi-vector stand for."""
+
+    tokens: tuple[str, ...] = ()
+    """Of a text: the token of each row, as it is read."""
+    grid: tuple[int, int] = (0, 0)
+    """Of a picture: rows and columns of the patches it was cut into."""
+    patches: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp), repr=False)
+    """Of a picture: which row is each patch's, from the top left, line by line. `(rows * columns,)`"""
+
+
 @dataclass(slots=True, kw_only=True)
 class Timings:
     """Where one Job's milliseconds went; stages that many batches shared are the longest of them."""
@@ -183,6 +219,8 @@ class Result:
     timings: Timings
     head: Head | None = None
     """What the logits in `rows` mean; None where rows are vectors."""
+    layouts: Sequence[RowLayout] = ()
+    """One an input, where the Job wants them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +251,6 @@ class Choice:
     lane: Lane
     max_tokens: int
     small: bool = False
-
-
-Metadata = Mapping[str, Any]
-"""Facts about a model that are shown, never computed with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

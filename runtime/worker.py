@@ -23,6 +23,8 @@ GOOD_BATCHES_TO_RECOVER = 200
 FIRST_LOAD_S = 5.0
 BYTES_PER_S = 200e6
 """A load that was never timed is guessed at these."""
+BUILTIN_BATCH_TOKENS = 8192
+"""About eight pages of ColPali."""
 
 
 class State(enum.StrEnum):
@@ -249,3 +251,10 @@ class Worker:
             last_error=self.last_error,
             last_used_unix_s=self.last_used_unix_s,
         )
+
+
+def builtin(id: str, task: Task) -> Worker:
+    """The place of something that needs no files. Its batches are large: their workspace is small."""
+    worker = Worker(ModelSpec(id=id, max_batch_tokens=BUILTIN_BATCH_TOKENS, pinned=True))
+    worker.task = task
+    return worker

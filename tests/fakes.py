@@ -20,7 +20,21 @@ from runtime.errors import (
     UnsupportedCapability,
 )
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import ABILITIES, Head, Input, Job, Lane, Pair, Picture, Result, Task, Timings
+from runtime.work import (
+    ABILITIES,
+    MAXSIM_ID,
+    Head,
+    Input,
+    Job,
+    Lane,
+    MatrixPair,
+    Pair,
+    Picture,
+    Result,
+    RowLayout,
+    Task,
+    Timings,
+)
 from runtime.worker import ModelStatus
 
 WIDTH = 4
@@ -50,7 +64,9 @@ def mood(item: Input) -> list[float]:
 
 
 def tokens(item: Input) -> int:
-    """Its words, and two special tokens; a pair has three."""
+    """Its words, and two special tokens; a pair has three. Of two multi-vectors the document's rows."""
+    if isinstance(item, MatrixPair):
+        return len(item.document)
     if isinstance(item, Pair):
         return len(item.query.split()) + len(item.document.split()) + 3
     return len(written(item).split()) + 2
@@ -59,6 +75,18 @@ def tokens(item: Input) -> int:
 def matrix(text: str) -> NDArray[np.float32]:
     """`(tokens, 4)`: the text's vector once for each token, with its place in front."""
     return np.stack([np.concatenate(([place], vector(text)[1:])) for place in range(tokens(text))]).astype(np.float32)
+
+
+def maxsim(pair: MatrixPair) -> float:
+    """The formula as it is written."""
+    return float((pair.query @ pair.document.T).max(axis=1).sum())
+
+
+def layout(item: Input) -> RowLayout:
+    """Of a picture a grid of one column, the first two rows; of a text a word a row, between two marks."""
+    if isinstance(item, Picture):
+        return RowLayout(grid=(2, 1), patches=np.array([0, 1]))
+    return RowLayout(tokens=("[", *written(item).split(), "]"))
 
 
 def written(item: Input) -> str:
@@ -202,12 +230,17 @@ class FakeEngine:
             truncated_inputs=self.truncated_inputs,
             timings=TIMINGS,
             head=self.heads.get(self._own_task(job)),
+            layouts=[layout(item) for item in job.inputs] if job.wants_layouts else [],
         )
 
     def _own_task(self, job: Job) -> Task:
+        if job.model == MAXSIM_ID:
+            return Task.MAXSIM
         return next(task_of(spec) for spec in self.specs if spec.id == job.model)
 
     def _row(self, job: Job, item: Input) -> NDArray[np.float32]:
+        if isinstance(item, MatrixPair):
+            return np.array([maxsim(item)], dtype=np.float32)
         if job.task in (Task.EMBED, Task.MULTI_VECTOR):
             row = matrix if job.task is Task.MULTI_VECTOR else vector
             return row(written(item))[..., : job.dimensions]

@@ -19,10 +19,12 @@ from starlette.routing import Route
 
 from runtime import __version__, cli, errors
 from runtime.api.app import HOT_ROUTES, build_app
+from runtime.api.maxsim import MaxSimRequest
 from runtime.api.problems import Dialect, problem
 from runtime.api.record import Record
 from runtime.api.schemas import EmbeddingRequest
 from runtime.api.scoring_schemas import ClassifyRequest, PredictRequest, RerankRequest, ScoreRequest
+from runtime.api.similarity_map import SimilarityMapRequest
 from runtime.configuration import SECTIONS
 from runtime.engine import Engine
 from runtime.flags import FLAGS, Flag
@@ -123,6 +125,7 @@ def test_every_request_field_is_documented_and_no_other() -> None:
     assert set(first_names(table("Request fields"))) == set(request_fields(EmbeddingRequest))
     scoring = request_fields(RerankRequest, ScoreRequest, ClassifyRequest, PredictRequest)
     assert set(first_names(table("Scoring fields"))) == set(scoring)
+    assert set(first_names(table("MaxSim fields"))) == set(request_fields(MaxSimRequest, SimilarityMapRequest))
 
 
 def test_every_response_header_is_documented_and_no_other() -> None:

@@ -159,7 +159,7 @@ async def test_a_model_beyond_the_memory_budget_is_refused_with_the_bytes() -> N
         assert "bytes are free" in status.detail
         assert_rows(await engine.run(job("small", "t")), ["t"])
         assert engine.admission is not None
-        assert [decision.verdict for decision in engine.admission.decisions] == ["admitted", "refused"]
+        assert [decision.verdict for decision in engine.admission.decisions] == ["admitted", "admitted", "refused"]
 
 
 async def test_errors_are_counted_by_code() -> None:

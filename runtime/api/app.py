@@ -19,9 +19,11 @@ from runtime.api import (
     health,
     infinity,
     jina,
+    maxsim,
     openai,
     probes,
     rerank_routes,
+    similarity_map,
     tei,
     tei_embeddings,
     vllm,
@@ -55,6 +57,8 @@ HOT_ROUTES: dict[str, HotRoute] = {
     "/v2/embed": cohere_embeddings.embed_v2,
     "/embed": tei_embeddings.embed,
     "/embed_all": tei_embeddings.embed_all,
+    "/v1/maxsim": maxsim.maxsim,
+    "/v1/similarity_map": similarity_map.similarity_map,
 }
 
 

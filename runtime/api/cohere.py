@@ -34,14 +34,20 @@ def scored_result(ranking: Ranking, index: int) -> dict[str, Any]:
 
 def result_list(id: str, ranking: Ranking, results: list[dict[str, Any]], version: str) -> dict[str, Any]:
     """The results in everybody's envelope."""
-    tokens = ranking.tokens
-    units = -(-len(ranking.documents) // DOCUMENTS_PER_SEARCH_UNIT)
+    return enveloped(id, ranking.model, {"results": results}, ranking.tokens, len(ranking.documents), version)
+
+
+def enveloped(
+    id: str, model: str, content: dict[str, Any], tokens: int, documents: int, version: str
+) -> dict[str, Any]:
+    """The content, `results` or several lists of them, with what it is and what it cost."""
+    units = -(-documents // DOCUMENTS_PER_SEARCH_UNIT)
     return {
         "id": id,
         "object": "rerank",
         "created": int(time.time()),
-        "model": ranking.model,
-        "results": results,
+        "model": model,
+        **content,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {
             "api_version": {"version": version},

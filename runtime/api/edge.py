@@ -10,6 +10,7 @@ from runtime.api.identity import Guard
 from runtime.api.keys import read_keys
 from runtime.api.quota import Quota
 from runtime.pictures import PictureLimits
+from runtime.work import MAXSIM_ID
 
 
 class Edge:
@@ -33,10 +34,16 @@ class Edge:
 
     def compute(self, model_id: str) -> bytes | None:
         """TEI's `x-compute-type`: `cpu` or `gpu`; None until the model has a device."""
-        known = self._compute.get(model_id)
+        known = self._known(model_id)
         if known is None:
             for status in self.engine.describe():
                 if status.device is not None:
                     self._compute[status.id] = b"cpu" if status.device.startswith("cpu") else b"gpu"
-            known = self._compute.get(model_id)
+            known = self._known(model_id)
         return known
+
+    def _known(self, model_id: str) -> bytes | None:
+        """What is built in runs on the device that all models share."""
+        return self._compute.get(model_id) or (
+            next(iter(self._compute.values()), None) if model_id == MAXSIM_ID else None
+        )

@@ -14,11 +14,11 @@ from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scores import best_first
-from runtime.api.scoring import candidates, read_pairs, scored, scoring_model
-from runtime.api.scoring_schemas import RerankRequest, documents_of, text_of
+from runtime.api.scoring import candidates, read_pairs, scored, scoring_model, sees
+from runtime.api.scoring_schemas import Candidate, RerankRequest, documents_of, text_of
 from runtime.api.tensors import render
 from runtime.registry import ModelSpec
-from runtime.work import Pair, Result, Task
+from runtime.work import Result, Task
 
 Fields = dict[str, Any]
 """A body's fields, without those that are null."""
@@ -34,7 +34,8 @@ class Ranking:
     model: str
     """The served name."""
     query: str
-    documents: Sequence[str]
+    documents: Sequence[str | None]
+    """None: a picture, which isn't sent back."""
     scores: Sequence[float]
     """One a document, in their order."""
     order: Sequence[int]
@@ -70,8 +71,8 @@ async def rerank(edge: Edge, exchange: Exchange, record: Record, choose: Callabl
     request = validated(RerankRequest, fields)
     model = scoring_model(edge, exchange, record, request.model)
     query = text_of(request.query, "query")
-    documents = documents_of(request.documents, form.documents, edge.limits.max_documents)
-    pairs = [Pair(query, document) for document in documents]
+    documents = documents_of(request.documents, form.documents, edge.limits.max_documents, sees(model))
+    pairs = [Candidate(query, document) for document in documents]
     result = await read_pairs(edge, exchange, record, request, model, pairs)
     started = time.perf_counter()
     size_bytes = sum(row.nbytes + RESULT_BYTES for row in result.rows) + request.return_documents * record.characters
@@ -81,7 +82,11 @@ async def rerank(edge: Edge, exchange: Exchange, record: Record, choose: Callabl
 
 
 def ranked(
-    form: RerankForm, request: RerankRequest, model: tuple[ModelSpec, Task], pairs: Sequence[Pair], result: Result
+    form: RerankForm,
+    request: RerankRequest,
+    model: tuple[ModelSpec, Task],
+    pairs: Sequence[Candidate],
+    result: Result,
 ) -> bytes:
     """The scored pairs in their order and the dialect's form."""
     spec, task = model
@@ -89,7 +94,7 @@ def ranked(
     ranking = Ranking(
         model=spec.name,
         query=pairs[0].query,
-        documents=[pair.document for pair in pairs],
+        documents=[pair.document if isinstance(pair.document, str) else None for pair in pairs],
         scores=outcome.scores.tolist(),
         order=best_first(outcome.logits),
         top_n=request.top_n,

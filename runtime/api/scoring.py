@@ -1,12 +1,14 @@
 """How a model scores pairs of query and document, and the job that makes it do so.
 
-A cross-encoder reads both together. A bi-encoder gives each text its vector, and the score is their cosine.
+A cross-encoder reads both together. A bi-encoder gives each text its vector, and the score is their cosine. A
+late-interaction model gives each its multi-vector, and the score is MaxSim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -14,21 +16,25 @@ from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, lane_of, run_job
+from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.record import Record
 from runtime.api.scores import Logits, Scores, activated, stacked
-from runtime.api.scoring_schemas import PairRequest
+from runtime.api.scoring_schemas import Candidate, Document, PairRequest
 from runtime.errors import UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Input, Job, Pair, Result, Row, Task
+from runtime.work import Input, Job, MatrixPair, Pair, Result, Row, Task
+
+Read = Callable[[Edge, Exchange, Record, Job, Sequence[Candidate]], Awaitable[Result]]
+"""Runs the job, which has no inputs yet, on the candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How models of one task take pairs in, and what their rows say of each."""
+    """How models of one task read candidates, and what their rows say of each."""
 
-    inputs: Callable[[Sequence[Pair]], list[Input]]
-    logits: Callable[[Sequence[Pair], Sequence[Row]], Logits]
-    """`(pairs,)`: the higher the better. Raises UnsupportedCapability."""
+    read: Read
+    logits: Callable[[Sequence[Candidate], Sequence[Row]], Logits]
+    """`(candidates,)`: the higher the better. Raises UnsupportedCapability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +46,48 @@ class Scored:
     tokens: int
 
 
-def together(pairs: Sequence[Pair]) -> list[Input]:
-    """Each pair as it is."""
-    return list(pairs)
+async def read_once(
+    edge: Edge,
+    exchange: Exchange,
+    record: Record,
+    job: Job,
+    pairs: Sequence[Candidate],
+    inputs: Callable[[Sequence[Candidate]], list[Input]],
+) -> Result:
+    """The rows of one job on the candidates' `inputs`."""
+    return await run_job(edge, exchange, record, replace(job, inputs=inputs(pairs)))
 
 
-def only_logit(pairs: Sequence[Pair], rows: Sequence[Row]) -> Logits:
+async def read_late(edge: Edge, exchange: Exchange, record: Record, job: Job, pairs: Sequence[Candidate]) -> Result:
+    """`(1,)` MaxSim of each candidate: each different query and document is embedded once, as what it is."""
+    if job.prompt_name is not None:
+        raise UnsupportedCapability("this model has one prompt for queries and one for documents", param="prompt_name")
+    account = Account(edge, exchange, record)
+    queries = list(dict.fromkeys(pair.query for pair in pairs))
+    documents = list(dict.fromkeys(pair.document for pair in pairs))
+    # Documents first: a picture that can't be had ends the request before anything is computed.
+    found = await account.embed(replace(job, prompt_name=DOCUMENT), documents)
+    asked = await account.embed(replace(job, prompt_name=QUERY), queries)
+    of_query = dict(zip(queries, asked.rows, strict=True))
+    of_document = dict(zip(documents, found.rows, strict=True))
+    compared = await account.compare(
+        [MatrixPair(of_query[pair.query], of_document[pair.document]) for pair in pairs], job
+    )
+    return replace(compared, tokens=asked.tokens + found.tokens)
+
+
+def together(pairs: Sequence[Candidate]) -> list[Input]:
+    """Each candidate as one pair."""
+    return [Pair(pair.query, as_text(pair.document)) for pair in pairs]
+
+
+def as_text(document: Document) -> str:
+    """The document of a model that reads only texts, whose pictures were refused before."""
+    assert isinstance(document, str)
+    return document
+
+
+def only_logit(pairs: Sequence[Candidate], rows: Sequence[Row]) -> Logits:
     """A cross-encoder's one logit a pair."""
     logits = stacked(rows)
     if logits.shape[1] != 1:
@@ -53,33 +95,34 @@ def only_logit(pairs: Sequence[Pair], rows: Sequence[Row]) -> Logits:
     return logits[:, 0]
 
 
-def apart(pairs: Sequence[Pair]) -> list[Input]:
+def apart(pairs: Sequence[Candidate]) -> list[Input]:
     """Every different text of the pairs once."""
     return list(positions(pairs))
 
 
-def cosine(pairs: Sequence[Pair], rows: Sequence[Row]) -> Logits:
+def cosine(pairs: Sequence[Candidate], rows: Sequence[Row]) -> Logits:
     """A bi-encoder's cosines; 0 where a vector has no length."""
     vectors, places = stacked(rows), positions(pairs)
     queries = vectors[[places[pair.query] for pair in pairs]]
-    documents = vectors[[places[pair.document] for pair in pairs]]
+    documents = vectors[[places[as_text(pair.document)] for pair in pairs]]
     products = np.einsum("pd,pd->p", queries, documents)
     lengths = np.linalg.norm(queries, axis=1) * np.linalg.norm(documents, axis=1)
     cosines: Logits = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     return cosines
 
 
-def positions(pairs: Sequence[Pair]) -> dict[str, int]:
+def positions(pairs: Sequence[Candidate]) -> dict[str, int]:
     """Each different text and its place among them."""
-    texts = dict.fromkeys(text for pair in pairs for text in (pair.query, pair.document))
+    texts = dict.fromkeys(text for pair in pairs for text in (pair.query, as_text(pair.document)))
     return {text: place for place, text in enumerate(texts)}
 
 
 READINGS: Mapping[Task, Reading] = {
-    Task.RERANK: Reading(together, only_logit),
-    Task.EMBED: Reading(apart, cosine),
+    Task.RERANK: Reading(partial(read_once, inputs=together), only_logit),
+    Task.EMBED: Reading(partial(read_once, inputs=apart), cosine),
+    Task.MULTI_VECTOR: Reading(read_late, only_logit),
 }
-"""In the order in which a model's tasks are tried. Late interaction is one more line."""
+"""In the order in which a model's tasks are tried."""
 
 
 def candidates(documents: object) -> int:
@@ -108,13 +151,18 @@ def scoring_model(edge: Edge, exchange: Exchange, record: Record, named: str | N
     raise refusal
 
 
+def sees(model: tuple[ModelSpec, Task]) -> bool:
+    """Whether documents may be pictures, as far as the task says; the model itself may refuse them later."""
+    return model[1] is Task.MULTI_VECTOR
+
+
 async def read_pairs(
     edge: Edge,
     exchange: Exchange,
     record: Record,
     request: PairRequest,
     model: tuple[ModelSpec, Task],
-    pairs: list[Pair],
+    pairs: Sequence[Candidate],
 ) -> Result:
     """The rows that `scored` makes scores of. Raises CotenantError."""
     spec, task = model
@@ -124,7 +172,7 @@ async def read_pairs(
         id=exchange.request_id,
         model=spec.id,
         task=task,
-        inputs=READINGS[task].inputs(pairs),
+        inputs=(),
         lane=lane_of(exchange, request.priority),
         deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
@@ -134,10 +182,10 @@ async def read_pairs(
         max_query_tokens=request.max_tokens_per_query or None,
         max_document_tokens=request.max_tokens_per_doc or None,
     )
-    return await run_job(edge, exchange, record, job)
+    return await READINGS[task].read(edge, exchange, record, job, pairs)
 
 
-def scored(task: Task, pairs: Sequence[Pair], result: Result, raw: bool) -> Scored:
+def scored(task: Task, pairs: Sequence[Candidate], result: Result, raw: bool) -> Scored:
     """Scores by the model's own activation, or its logits where `raw`. Raises UnsupportedCapability."""
     logits = READINGS[task].logits(pairs, result.rows)
     as_they_are = raw or result.head is None

@@ -5,16 +5,29 @@ Fields and their meanings are those of Cohere, Jina, Voyage, Infinity, TEI and v
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from runtime.api.parts import Reference, contents
 from runtime.api.schemas import CUT_SIDES, Truncation, lower, token_limit, truncation
 from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
-from runtime.work import Pair
 
 Count = Annotated[int, Strict(), Field(ge=0)]
 """0 stands for no limit, as vLLM has it."""
+
+
+Document: TypeAlias = str | Reference
+"""A text, or a picture for models that see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document that is to be scored against a query."""
+
+    query: str
+    document: Document
 
 
 class ScoringRequest(BaseModel):
@@ -93,17 +106,20 @@ class PredictRequest(ScoringRequest):
     inputs: Any
 
 
-def documents_of(value: object, name: str, max_documents: int) -> list[str]:
-    """The documents as texts; a lone one is a list of one. Raises InvalidRequest's kinds before it looks at any."""
+def documents_of(value: object, name: str, max_documents: int, pictures: bool) -> list[Document]:
+    """The documents; a lone one is a list of one. Raises InvalidRequest's kinds before it looks at any.
+
+    `pictures`: whether they may be pictures; otherwise these raise UnsupportedCapability.
+    """
     items = listed(value, name)
     if len(items) > max_documents:
         raise TooManyDocuments(
             f"{name} holds {len(items)} documents, this server takes at most {max_documents} in one request", param=name
         )
-    return all_texts(items, name)
+    return all_documents(items, name, pictures)
 
 
-def pairs_of(request: ScoreRequest, max_inputs: int) -> list[Pair]:
+def candidates_of(request: ScoreRequest, max_inputs: int, pictures: bool) -> list[Candidate]:
     """The pairs of a `/score`: 1:1, one query with each document, or one to one. Raises InvalidRequest's kinds."""
     queries, documents = listed(request.queries, "queries"), listed(request.documents, "documents")
     if len(queries) != len(documents) and len(queries) != 1:
@@ -115,7 +131,8 @@ def pairs_of(request: ScoreRequest, max_inputs: int) -> list[Pair]:
     read = all_texts(queries, "queries")
     if len(read) == 1:
         read *= len(documents)
-    return [Pair(query, document) for query, document in zip(read, all_texts(documents, "documents"), strict=True)]
+    halves = zip(read, all_documents(documents, "documents", pictures), strict=True)
+    return [Candidate(query, document) for query, document in halves]
 
 
 def texts_of(value: object, name: str, max_inputs: int) -> list[str]:
@@ -144,6 +161,13 @@ def refuse_many(items: list[Any], name: str, max_inputs: int) -> None:
 def all_texts(items: list[Any], name: str) -> list[str]:
     """Each item as a text. Raises what `text_of` raises."""
     return [item if type(item) is str else text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
+
+
+def all_documents(items: list[Any], name: str, pictures: bool) -> list[Document]:
+    """Each item as a text, or a picture where these may be. Raises what `text_of` and `contents` raise."""
+    if not pictures:
+        return [*all_texts(items, name)]
+    return [source for source in contents(items, len(items), name) if isinstance(source, str | Reference)]
 
 
 def text_of(value: object, name: str) -> str:

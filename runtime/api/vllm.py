@@ -16,11 +16,11 @@ from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
-from runtime.api.scoring import candidates, read_pairs, scored, scoring_model
-from runtime.api.scoring_schemas import ClassifyRequest, ScoreRequest, pairs_of, texts_of
+from runtime.api.scoring import candidates, read_pairs, scored, scoring_model, sees
+from runtime.api.scoring_schemas import Candidate, ClassifyRequest, ScoreRequest, candidates_of, texts_of
 from runtime.api.tensors import render
 from runtime.registry import ModelSpec
-from runtime.work import Input, Pair, Result, Task
+from runtime.work import Input, Result, Task
 
 
 async def score(edge: Edge, exchange: Exchange) -> None:
@@ -35,7 +35,7 @@ async def answer_score(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     request = validated(ScoreRequest, fields)
     record.candidates = candidates(request.documents)
     model = scoring_model(edge, exchange, record, request.model)
-    pairs = pairs_of(request, edge.limits.max_inputs)
+    pairs = candidates_of(request, edge.limits.max_inputs, sees(model))
     result = await read_pairs(edge, exchange, record, request, model, pairs)
     started = time.perf_counter()
     size_bytes = sum(row.nbytes for row in result.rows)
@@ -44,7 +44,9 @@ async def answer_score(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     return answer
 
 
-def score_list(request: ScoreRequest, model: tuple[ModelSpec, Task], pairs: Sequence[Pair], result: Result) -> bytes:
+def score_list(
+    request: ScoreRequest, model: tuple[ModelSpec, Task], pairs: Sequence[Candidate], result: Result
+) -> bytes:
     """Every pair's score, in the order in which they came."""
     spec, task = model
     outcome = scored(task, pairs, result, request.raw)

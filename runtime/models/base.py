@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from runtime.errors import UnsupportedCapability
 from runtime.registry import ModelBackend
-from runtime.work import Head, Input, Job, Prepared, Row, rough_tokens
+from runtime.work import Head, Input, Job, Prepared, Row, RowLayout, rough_tokens
 
 Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "one-by-one", "openvino-buckets"]
 """packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
@@ -71,6 +72,10 @@ class Model(abc.ABC):
     def example(self) -> Input:
         """A usual input, which a fresh model is warmed up and timed with."""
         return EXAMPLE_TEXT
+
+    def layout_of(self, item: Prepared) -> RowLayout:
+        """What the rows of a prepared input stand for. Raises UnsupportedCapability where they stand for no place."""
+        raise UnsupportedCapability("this model's rows stand for no token and no patch")
 
     @abc.abstractmethod
     def prepare(self, job: Job) -> list[Prepared]:

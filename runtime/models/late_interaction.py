@@ -28,7 +28,7 @@ from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts, is_document
 from runtime.models.tokenizing import Limit
 from runtime.registry import ModelSpec
-from runtime.work import Finish, Input, Job, Picture, Prepared, Row, rough_tokens
+from runtime.work import Finish, Input, Job, Picture, Prepared, Row, RowLayout, rough_tokens
 
 PROBE_QUERIES = ("revenue by quarter", "revenue by quarter", "which table lists the parts of the pump and their price")
 EXAMPLE_PIXELS = (640, 832)
@@ -123,6 +123,11 @@ class PageEmbedder(ParkableModel):
                 raise UnsupportedCapability("this model embeds texts and pictures only", param="input")
             items.append(replace(page, finish=finish))
         return items
+
+    def layout_of(self, item: Prepared) -> RowLayout:
+        """The tokens of a text, the patches of a picture; see Model.layout_of."""
+        assert isinstance(item, PreparedPage)
+        return self._processor.row_layout(item)
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
         """Run one batch: multi-vectors `(tokens, dim)`, float32."""

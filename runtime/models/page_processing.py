@@ -22,7 +22,7 @@ from runtime.models.page_families import PageFamily
 from runtime.models.tokenizing import Limit
 from runtime.models.visual_tokens import Grid, VisualRules
 from runtime.pictures import decode
-from runtime.work import Picture, Prepared
+from runtime.work import Picture, Prepared, RowLayout
 
 KNOWN_GRIDS = 1024
 """Grids whose token ids are kept: a few kilobytes each."""
@@ -36,6 +36,8 @@ class PreparedPage(Prepared):
 
     arrays: Arrays = field(default_factory=dict)
     """What the processor made of the item beside its ids (pixels, grids, masks), without the batch axis."""
+    grid: Grid | None = None
+    """Of a picture; None for a text."""
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -89,7 +91,8 @@ class PageProcessor:
         }
         if "image_grid_thw" in arrays:
             arrays["pixel_values"] = _int32(made["pixel_values"].numpy())  # one flat row of patches, no batch axis
-        return PreparedPage(token_ids=ids, arrays={**arrays, **self._marks(ids)})
+        grid = self.rules.grid(image.width, image.height)
+        return PreparedPage(token_ids=ids, arrays={**arrays, **self._marks(ids)}, grid=grid)
 
     def text(self, text: str, limit: Limit, is_query: bool, index: int) -> PreparedPage:
         """A query, with the augmentation tokens that belong to its embedding, or a document without them.
@@ -103,6 +106,14 @@ class PageProcessor:
         if not ids.size:
             raise InvalidRequest(f"input {index} holds no token for this model", param="input")
         return PreparedPage(token_ids=ids, truncated=truncated, arrays=self._marks(ids))
+
+    def row_layout(self, page: PreparedPage) -> RowLayout:
+        """What each row of the item's multi-vector stands for. Raises UnsupportedCapability where that is no grid."""
+        if page.grid is None:
+            decode_ids = self._tokenizer.decode
+            return RowLayout(tokens=tuple(decode_ids([i], skip_special_tokens=False) for i in page.token_ids.tolist()))
+        grid = self.rules.patch_grid(page.grid)
+        return RowLayout(grid=(grid.rows, grid.columns), patches=np.flatnonzero(page.token_ids == self._image_id))
 
     def _make_page_ids(self, grid: Grid) -> NDArray[np.int32]:
         text = self._page_text.replace(self._image_token, self.rules.replacement(grid))

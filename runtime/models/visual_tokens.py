@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
-from runtime.errors import InvalidRequest, UnsupportedModel
+from runtime.errors import InvalidRequest, UnsupportedCapability, UnsupportedModel
 
 MOST_TILED_PIXELS = 4096
 """Idefics3's processor scales no edge beyond this before it cuts tiles."""
@@ -46,6 +46,10 @@ class VisualRules(abc.ABC):
     @abc.abstractmethod
     def replacement(self, grid: Grid) -> str:
         """The text that the processor puts in the place of its image token."""
+
+    def patch_grid(self, grid: Grid) -> Grid:
+        """Rows and columns in which the picture's tokens lie on it, line by line. Raises UnsupportedCapability."""
+        raise UnsupportedCapability("this model sees a page as tiles and once more whole: its rows are no one grid")
 
     def options(self, width: int, height: int) -> ImageOptions:
         """What the image processor must be told for a picture of that size, beside its own settings."""
@@ -87,6 +91,12 @@ class FixedRules(VisualRules):
     def replacement(self, grid: Grid) -> str:
         return str(self._processor.image_token) * self._tokens
 
+    def patch_grid(self, grid: Grid) -> Grid:
+        side = math.isqrt(self._tokens)
+        if side * side != self._tokens:
+            raise UnsupportedCapability(f"this model's {self._tokens} patches fill no square")
+        return Grid(side, side)
+
 
 class PatchRules(VisualRules):
     """The Qwen family: a token for each square of merged patches, within a range of pixels.
@@ -109,6 +119,9 @@ class PatchRules(VisualRules):
 
     def replacement(self, grid: Grid) -> str:
         return str(self._processor.image_token) * self.visual_tokens(grid)
+
+    def patch_grid(self, grid: Grid) -> Grid:
+        return grid
 
     def options(self, width: int, height: int) -> ImageOptions:
         least, most = self._pixels(width, height)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from runtime.api.scoring_schemas import Candidate
 from runtime.work import Pair, Task
 from tests.api.ranking import DOCUMENTS, LOGITS, MODEL, QUERY
 from tests.fakes import FakeEngine
@@ -75,7 +76,7 @@ def test_the_vector_of_no_length_is_near_nothing(ranker: TestClient, ranking_eng
     from runtime.api.scoring import cosine
     from tests.fakes import vector
 
-    assert cosine([Pair("a", "b")], [vector("a") * 0, vector("b")]).tolist() == [0.0]
+    assert cosine([Candidate("a", "b")], [vector("a") * 0, vector("b")]).tolist() == [0.0]
 
 
 def test_pairs_and_their_price_are_metered(ranker: TestClient, ranking_engine: FakeEngine) -> None:

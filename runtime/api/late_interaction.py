@@ -1,0 +1,73 @@
+"""Requests that take several jobs: two sides embedded by a late-interaction model, then compared by MaxSim.
+
+All of them are on one account: what they cost together is on the request's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from runtime.api.edge import Edge
+from runtime.api.embeddings import check_sight
+from runtime.api.exchange import Exchange
+from runtime.api.inference import run_job
+from runtime.api.parts import Reference
+from runtime.api.pictures import picture_inputs
+from runtime.api.record import Record
+from runtime.work import MAXSIM_ID, Job, MatrixPair, Picture, Result, Task, Timings
+
+QUERY, DOCUMENT = "query", "document"
+"""The prompts that make one or the other side of a text."""
+
+
+class Account:
+    """The jobs of one request, one after another."""
+
+    def __init__(self, edge: Edge, exchange: Exchange, record: Record) -> None:
+        self._edge, self._exchange, self._record = edge, exchange, record
+
+    async def embed(self, job: Job, sources: Sequence[str | Reference]) -> Result:
+        """The sources' multi-vectors, by the job's model and prompt. Raises CotenantError."""
+        references = [source for source in sources if isinstance(source, Reference)]
+        pictures = dict(zip(references, await self.pictures(job, references), strict=True)) if references else {}
+        inputs = [pictures[source] if isinstance(source, Reference) else source for source in sources]
+        return await self.run(replace(job, inputs=inputs))
+
+    async def pictures(self, job: Job, references: Sequence[Reference]) -> list[Picture]:
+        """The pictures for the job's model, their headers checked. Raises CotenantError."""
+        check_sight(self._edge, job.model)
+        found = await self._exchange.while_connected(picture_inputs(self._edge, references))
+        return [picture for picture in found if isinstance(picture, Picture)]
+
+    async def run(self, job: Job) -> Result:
+        """One more job; what it cost is added to the record. Raises CotenantError."""
+        record = self._record
+        before = replace(record)
+        result = await run_job(self._edge, self._exchange, record, job)
+        record.inputs += before.inputs
+        record.characters += before.characters
+        record.tokens += before.tokens
+        record.truncated_inputs += before.truncated_inputs
+        record.timings = summed(before.timings, record.timings)
+        return result
+
+    async def compare(self, pairs: Sequence[MatrixPair], like: Job) -> Result:
+        """`(1,)` MaxSim of each pair, in the lane of the job `like`. Counts as no tokens. Raises CotenantError."""
+        caller, record = self._exchange.require_caller(), self._record
+        job = Job(id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane, tenant=caller.tenant)
+        record.lane, record.compute = like.lane, self._edge.compute(MAXSIM_ID)
+        result = await self._exchange.while_connected(self._edge.engine.run(job))
+        record.timings = summed(record.timings, result.timings)
+        return result
+
+    def charge(self, tokens: int) -> None:
+        """Count what no model read, but was sent to be compared."""
+        self._record.tokens += tokens
+        self._edge.quota.charge(self._exchange.require_caller(), tokens)
+
+
+def summed(first: Timings, then: Timings) -> Timings:
+    """The times of two jobs that ran one after the other."""
+    names = [field.name for field in fields(Timings)]
+    return Timings(**{name: getattr(first, name) + getattr(then, name) for name in names})

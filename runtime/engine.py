@@ -24,7 +24,7 @@ from runtime.residency import Residency
 from runtime.router import Router
 from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
-from runtime.work import Job, Lane, Result, Task, rough_tokens
+from runtime.work import BatchWatcher, Job, Lane, Result, Task, rough_tokens
 from runtime.worker import ModelStatus, State, Worker
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class Engine:
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._policy = FairShare(weights={spec.id: spec.weight for spec in config.models})
         self._executor: Executor | None = None
+        self._batch_watcher: BatchWatcher | None = None
         self._open: set[Ticket] = set()
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
@@ -228,7 +229,18 @@ class Engine:
         if problem is None:
             worker.note_good_batch()
             worker.cost.learn(tokens, batch.device_ms)
+        self._tell_watcher(batch, tokens)
         self.metering.observe_batch(worker.spec.name, batch.lane, len(batch.entries), tokens, batch.device_ms)
+
+    def watch_batches(self, watcher: BatchWatcher) -> None:
+        """Tell `watcher` of every batch that was answered."""
+        self._batch_watcher = watcher
+
+    def _tell_watcher(self, batch: Batch, tokens: int) -> None:
+        if self._batch_watcher is not None:
+            owners = [entry.owner for entry in batch.entries]
+            job_ids = list(dict.fromkeys(owner.job.id for owner in owners if isinstance(owner, Ticket)))
+            self._batch_watcher(batch.worker.spec.name, batch.lane, job_ids, tokens, batch.device_ms)
 
     def _gauges(self) -> Iterator[Gauge]:
         """What is true at the moment of a scrape."""

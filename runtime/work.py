@@ -7,7 +7,7 @@ Items (of one model, perhaps of many Jobs); the rows that come back make up the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -210,6 +210,9 @@ class Choice:
     max_tokens: int
     small: bool = False
 
+
+BatchWatcher: TypeAlias = Callable[[str, Lane, Sequence[str], int, float], None]
+"""Is told of each batch on the event loop: served name, lane, ids of its jobs, tokens, milliseconds on the device."""
 
 Metadata = Mapping[str, Any]
 """Facts about a model that are shown, never computed with."""

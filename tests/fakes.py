@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from runtime.errors import Draining, InvalidDimensions, ModelNotFound, ModelRequired
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Job, Lane, Result, Task, Timings
+from runtime.work import BatchWatcher, Job, Lane, Result, Task, Timings
 from runtime.worker import ModelStatus
 
 WIDTH = 4
@@ -112,6 +112,9 @@ class FakeEngine:
 
     def describe(self) -> Sequence[ModelStatus]:
         return self.statuses
+
+    def watch_batches(self, watcher: BatchWatcher) -> None:
+        self.watcher = watcher
 
     def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         names = ", ".join(spec.name for spec in self.specs)

@@ -8,17 +8,19 @@ from runtime.api.contract import Engine
 from runtime.api.identity import Guard
 from runtime.api.keys import read_keys
 from runtime.api.quota import Quota
+from runtime.api.tracing import Tracing
 
 
 class Edge:
     """One per app; used on the event loop only."""
 
     def __init__(self, engine: Engine) -> None:
-        """Raises ConfigurationError where the API keys can't be read."""
+        """Raises ConfigurationError where the API keys can't be read, or tracing is asked for and not installed."""
         self.engine = engine
         self.limits = engine.config.server
         self.guard = Guard(read_keys(self.limits), self.limits)
         self.quota = Quota()
+        self.tracing = Tracing() if self.limits.tracing else None
         self.created = int(time.time())
         """`created` of every model: when this process began to serve it."""
         self._compute: dict[str, bytes] = {}

@@ -32,9 +32,13 @@ OFF_LOOP_BYTES = 64 * 1024
 async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, handler: Handler) -> None:
     """One request from the first byte to the last, however it ends."""
     record = Record(surface=dialect, task=task)
+    if edge.tracing is not None:
+        edge.tracing.begin(exchange.request_id)
     try:
         answer = await outcome(edge, exchange, record, dialect, handler)
         record.status = answer.status
+        if edge.tracing is not None:
+            edge.tracing.describe(exchange.request_id, record)
         if not exchange.disconnected:
             headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
             await exchange.respond(answer.status, headers, answer.body)
@@ -44,6 +48,8 @@ async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, ha
         observe(record.surface, record.model, record.task, record.status, total_ms / 1000)
         if record.render_ms:
             edge.engine.metering.observe_render(record.model, record.render_ms / 1000)
+        if edge.tracing is not None:
+            edge.tracing.end(exchange.request_id)
         log_inference(exchange, record, total_ms)
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from runtime.administration import Administration
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
-from runtime.delivery import Delivery
+from runtime.delivery import BatchWatcher, Delivery
 from runtime.departure import Neighbours
 from runtime.devices.base import Device
 from runtime.errors import ConfigurationError, CotenantError, Draining, ModelLoading
@@ -62,6 +62,7 @@ class Engine:
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
         self._policy = machinery.policy(config.models)
         self._overload = Overload(config, machinery.clock)
+        self._delivery = Delivery(self.metering)
         self._executor: Lanes | None = None
         self._residency: Residency | None = None
         self._open: set[Ticket] = set()
@@ -116,6 +117,10 @@ class Engine:
     def describe(self) -> list[ModelStatus]:
         """Every model as it is now, in the registry's order."""
         return [worker.status() for worker in self._router.workers]
+
+    def watch_batches(self, watcher: BatchWatcher) -> None:
+        """Tell `watcher` of every batch that was answered."""
+        self._delivery.watcher = watcher
 
     # -- the operator -------------------------------------------------------------------------------------------
 
@@ -240,11 +245,13 @@ class Engine:
         limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
         lanes = self.device.concurrency.threads
         self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
-        delivery = Delivery(loop, self.metering)
-        self._executor = self._machinery.lanes(self.device, self._policy, delivery.from_lane, self.config.idle_wait_ms)
+        self._delivery.open(loop)
+        self._executor = self._machinery.lanes(
+            self.device, self._policy, self._delivery.from_lane, self.config.idle_wait_ms
+        )
         self._executor.start()
         self._residency = self._make_residency(self.device, self.admission, self._executor)
-        delivery.work_done = self._residency.departures.note_work_done
+        self._delivery.work_done = self._residency.departures.note_work_done
         await self._residency.start(self._workers)
 
     def _make_residency(self, device: Device, admission: Admission, executor: Lanes) -> Residency:

@@ -137,6 +137,7 @@ FLAGS: Final = (
     Flag(name="keys_file", section="server", key="keys_file", metavar="FILE", panel=SERVER),
     Flag(name="public_models", section="server", key="public_models", panel=SERVER),
     Flag(name="public_metrics", section="server", key="public_metrics", panel=SERVER),
+    Flag(name="tracing", section="server", key="tracing", panel=SERVER),
     Flag(name="uds", section="server", key="uds", metavar="PATH", panel=SERVER),
     Flag(name="tls_certificate", section="server", key="tls_certificate", metavar="FILE", panel=SERVER),
     Flag(name="tls_key", section="server", key="tls_key", metavar="FILE", panel=SERVER),

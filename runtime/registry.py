@@ -160,6 +160,7 @@ class ServerSettings(Section):
     keys_file: str | None = Field(None, description="YAML file of named keys, hashed, with what each may do.")
     public_models: bool = Field(False, description="/models and /v1/models answer without a key.")
     public_metrics: bool = Field(False, description="/metrics answers without a key.")
+    tracing: bool = Field(False, description="Send OpenTelemetry spans, as OTEL_* say; needs the extra `tracing`.")
     uds: str | None = Field(None, description="Listen on this unix socket instead of host and port.")
     tls_certificate: str | None = Field(None, description="PEM file of the certificate and its chain: HTTPS only.")
     tls_key: str | None = Field(None, description="PEM file of the certificate's private key.")

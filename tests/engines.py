@@ -17,13 +17,17 @@ from tests.doubles import CountingModel, DoubleBackend, StillDevice, vector
 
 @asynccontextmanager
 async def running(
-    *ids: str, device: StillDevice | None = None, max_queue_ms: float = 30_000.0, drain_timeout_s: float = 10.0
+    *ids: str,
+    device: StillDevice | None = None,
+    max_queue_ms: float = 30_000.0,
+    drain_timeout_s: float = 10.0,
+    settings: ServerSettings | None = None,
 ) -> AsyncIterator[tuple[Engine, DoubleBackend]]:
     backend = DoubleBackend(device)
     config = RuntimeConfig(
         models=tuple(ModelSpec(id=name) for name in ids),
         max_queue_ms=max_queue_ms,
-        server=ServerSettings(drain_timeout_s=drain_timeout_s),
+        server=settings or ServerSettings(drain_timeout_s=drain_timeout_s),
     )
     engine = Engine(config, backend)
     await engine.start()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.api.contract import Administration
+from runtime.delivery import BatchWatcher
 from runtime.errors import (
     Draining,
     InvalidDimensions,
@@ -197,6 +198,9 @@ class FakeEngine:
 
     def describe(self) -> Sequence[ModelStatus]:
         return self.statuses
+
+    def watch_batches(self, watcher: BatchWatcher) -> None:
+        self.watcher = watcher
 
     def resolve(self, name: str | None, task: Task | None) -> ModelSpec:
         names = ", ".join(spec.name for spec in self.specs)

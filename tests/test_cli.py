@@ -124,7 +124,7 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
         "max_inputs": "5", "max_documents": "6", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "url_prefix": "/p",
         "bind_model": "a=:82", "api_key": "k", "api_keys": "n:l", "drain_delay": "5.0",
-        "keys_file": "keys.yaml", "public_models": "true", "public_metrics": "true",
+        "keys_file": "keys.yaml", "public_models": "true", "public_metrics": "true", "tracing": "true",
         "uds": "/s", "tls_certificate": "/c", "tls_key": "/k", "log_level": "error",
         "log_format": "json", "allow_image_host": "images.example:8443", "admin_token": "none",
     }  # fmt: skip

@@ -13,6 +13,7 @@
     schemas, scoring_schemas    request bodies; tensors: vectors on the wire; catalogue: models as JSON
     problems    the error tree as HTTP, the only place
     health      alive, ready, metrics; probes: the same as other platforms ask
+    tracing     OpenTelemetry's spans of it all
     record      what one request cost; access: its log line
     contract    what the edge asks of the engine; edge: what every handler shares
     lifecycle   the process around it, from start to drain; loading, logs: what it shows meanwhile

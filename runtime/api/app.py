@@ -81,7 +81,10 @@ def build_app(engine: Engine) -> ASGIApp:
         else:
             await plain(edge, router, scope, exchange)
 
-    return app
+    if edge.tracing is None:
+        return app
+    engine.watch_batches(edge.tracing.note_batch)
+    return edge.tracing.around(app)
 
 
 async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) -> None:

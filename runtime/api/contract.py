@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from runtime.administration import MemoryReport
     from runtime.admission import Decision
+    from runtime.delivery import BatchWatcher
     from runtime.registry import ModelSpec, RuntimeConfig
     from runtime.work import Job, Result, Task
     from runtime.worker import ModelStatus
@@ -81,6 +82,9 @@ class Engine(Protocol):
 
     async def run(self, job: Job) -> Result:
         """The job's rows in the order of its inputs. Raises CotenantError; cancelling it drops what waits."""
+
+    def watch_batches(self, watcher: BatchWatcher) -> None:
+        """Tell `watcher` of every batch that was answered."""
 
     def describe(self) -> Sequence[ModelStatus]:
         """Every model and its state, in the registry's order."""

@@ -9,6 +9,7 @@ from runtime.api.fetching import Fetcher
 from runtime.api.identity import Guard
 from runtime.api.keys import read_keys
 from runtime.api.quota import Quota
+from runtime.api.tracing import Tracing
 from runtime.pictures import PictureLimits
 from runtime.work import MAXSIM_ID
 
@@ -17,7 +18,7 @@ class Edge:
     """One per app; used on the event loop only."""
 
     def __init__(self, engine: Engine) -> None:
-        """Raises ConfigurationError where the API keys can't be read."""
+        """Raises ConfigurationError where the API keys can't be read, or tracing is asked for and not installed."""
         self.engine = engine
         self.limits = engine.config.server
         self.guard = Guard(read_keys(self.limits), self.limits)
@@ -28,6 +29,7 @@ class Edge:
             timeout_s=self.limits.image_fetch_timeout_s,
             max_bytes=self.limits.max_image_bytes,
         )
+        self.tracing = Tracing() if self.limits.tracing else None
         self.created = int(time.time())
         """`created` of every model: when this process began to serve it."""
         self._compute: dict[str, bytes] = {}

@@ -38,15 +38,21 @@ OFF_LOOP_BYTES = 64 * 1024
 async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, handler: Handler) -> None:
     """One request from the first byte to the last, however it ends."""
     record = Record(surface=dialect, task=task, price_per_hour_usd=edge.engine.config.price_per_hour_usd)
+    if edge.tracing is not None:
+        edge.tracing.begin(exchange.request_id)
     try:
         answer = await outcome(edge, exchange, record, handler)
         record.status = answer.status
+        if edge.tracing is not None:
+            edge.tracing.describe(exchange.request_id, record)
         if not exchange.disconnected:
             headers = (*answer.headers, *record.headers(elapsed_ms(exchange)))
             await exchange.respond(answer.status, headers, answer.body, answer.media_type)
     finally:
         total_ms = elapsed_ms(exchange)
         observe(edge.engine.metering, record, total_ms)
+        if edge.tracing is not None:
+            edge.tracing.end(exchange.request_id)
         log_inference(exchange, record, total_ms)
 
 

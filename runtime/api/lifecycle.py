@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from rich.console import Console
 
 from runtime.api import contract
 from runtime.api.app import build_app
+from runtime.api.listening import is_exposed
 from runtime.api.loading import show_loading
 from runtime.api.logs import set_up_logs
 from runtime.api.notification import READY, STOPPING, notify
@@ -32,6 +34,8 @@ from runtime.registry import RuntimeConfig
 
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
+
+LOG = logging.getLogger("cotenant.server")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FAILED: Final = "failed"
@@ -112,6 +116,8 @@ async def _listen(engine: Engine, stop: asyncio.Event) -> tuple[asyncio.Task[Non
     """Open the port. The task that serves, and the URL. Raises ConfigurationError."""
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     app, settings = build_app(engine), engine.config.server
+    if is_exposed(settings):
+        LOG.warning("no API key is set: whoever reaches %s may use this server", settings.host)
 
     def on_bound(host: str, port: int) -> None:
         scheme = "http" if settings.tls_key is None else "https"

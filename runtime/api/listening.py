@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import ssl
@@ -96,3 +97,20 @@ def check_certificate(settings: ServerSettings) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "")
     except OSError as error:
         raise ConfigurationError(f"tls_certificate and tls_key can't be used: {error.strerror or error}") from error
+
+
+def is_exposed(settings: ServerSettings) -> bool:
+    """Whether other machines may reach the server without a key."""
+    keys = (settings.api_key, settings.api_keys, settings.keys_file)
+    if any(key is not None for key in keys):
+        return False
+    bound = [parse_address(address)[0] or settings.host for address in settings.bind_model]
+    return not all(map(is_loopback, bound if settings.uds else [settings.host, *bound]))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches that address; of a name that is no address only `localhost` is sure to."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

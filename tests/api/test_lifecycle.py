@@ -163,3 +163,14 @@ asyncio.run(serve_engine(engine, None, time.perf_counter()))
             assert process.wait(WAIT_S) == 128 + signal.SIGTERM
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(("host", "warnings"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
+def test_a_server_without_keys_that_others_reach_says_so(
+    host: str, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The port is in use, so that nothing listens beyond this machine.
+    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigurationError, match="Address already in use"):
+        engine = LivingEngine(settings=ServerSettings(host=host, port=taken.getsockname()[1]))
+        asyncio.run(lifecycle.serve_engine(engine, None, time.perf_counter()))
+    assert caplog.text.count("no API key is set: whoever reaches 0.0.0.0 may use this server") == warnings

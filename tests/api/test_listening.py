@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from runtime.api.listening import Listening, listen_at_path
+from runtime.api.listening import Listening, is_exposed, listen_at_path
 from runtime.errors import ConfigurationError
 from runtime.registry import ServerSettings
 from tests.api.live import SERVERS, HttpServer, live_server
@@ -69,3 +69,23 @@ def test_one_address_that_cannot_be_had_closes_the_others() -> None:
         bound = {f":{taken.getsockname()[1]}": "a"}
         with pytest.raises(ConfigurationError, match="can't listen on"):
             Listening(ServerSettings(port=0, bind_model=bound))  # an unclosed socket would be a warning, thus an error
+
+
+@pytest.mark.parametrize(
+    ("settings", "exposed"),
+    [
+        ({}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "::1"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "example.org"}, True),
+        ({"host": "0.0.0.0", "api_key": "k"}, False),
+        ({"host": "0.0.0.0", "keys_file": "f"}, False),
+        ({"host": "0.0.0.0", "uds": "s"}, False),
+        ({"uds": "s", "bind_model": {"0.0.0.0:8082": "a"}}, True),
+        ({"bind_model": {":8082": "a"}}, False),
+    ],
+)
+def test_a_server_that_others_reach_without_a_key_is_noticed(settings: dict[str, object], exposed: bool) -> None:
+    assert is_exposed(ServerSettings.model_validate(settings)) is exposed

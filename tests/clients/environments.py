@@ -15,6 +15,13 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 PROGRAM_LIMIT_S = 100
+OUTSIDE = {
+    "PATH": os.environ.get("PATH", ""),
+    "HOME": os.environ.get("HOME", "/"),
+    # HF_HUB_OFFLINE would keep huggingface_hub from our server as well.
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+}
+"""A program's variables: none of ours, and no model hub."""
 
 
 def python_of(name: str) -> Path:
@@ -43,7 +50,7 @@ def run_program(environment: str, program: str, **arguments: Any) -> Any:
         text=True,
         timeout=PROGRAM_LIMIT_S,
         check=False,
-        env={"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "/"), "HF_HUB_OFFLINE": "1"},
+        env=OUTSIDE,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
     return json.loads(finished.stdout.splitlines()[-1])

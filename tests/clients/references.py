@@ -52,6 +52,12 @@ def assert_rows_close(found: Sequence[ArrayLike], expected: Sequence[Vectors]) -
         assert_close(rows, wanted)
 
 
+def assert_ranked(found: Sequence[tuple[int, float]], expected: Sequence[tuple[int, float]]) -> None:
+    """The same documents in the same order with the same scores."""
+    assert [index for index, _ in found] == [index for index, _ in expected]
+    assert_close([score for _, score in found], [score for _, score in expected])
+
+
 @dataclass(frozen=True)
 class References:
     """The models by their served ids."""

@@ -1,16 +1,19 @@
-"""cohere 7 as it comes: rerank and embed in both versions of the API, and a picture."""
+"""cohere 7, and 5 as LangChain pins it: rerank and embed in both versions of the API, and a picture."""
 
 from __future__ import annotations
 
+import pytest
+
 from tests.clients.environments import run_program
-from tests.clients.references import DOCUMENTS, QUERY, References, as_data_uri, assert_close
+from tests.clients.references import DOCUMENTS, QUERY, References, as_data_uri, assert_close, assert_ranked
 from tests.pages import pages
 
 
-def test_answers_equal_the_references(url: str, references: References) -> None:
+@pytest.mark.parametrize("environment", ["core", pytest.param("langchain", marks=pytest.mark.clients)])
+def test_answers_equal_the_references(url: str, references: References, environment: str) -> None:
     page = pages()[2]
     answer = run_program(
-        "core",
+        environment,
         "cohere_client",
         url=url,
         query=QUERY,
@@ -21,9 +24,8 @@ def test_answers_equal_the_references(url: str, references: References) -> None:
         picture=as_data_uri(page),
     )
     ranked = references.ranked()
-    for found, expected in ((answer["ranked_v1"], ranked), (answer["ranked_v2"], ranked[:3])):
-        assert [index for index, _ in found] == [index for index, _ in expected]
-        assert_close([score for _, score in found], [score for _, score in expected])
+    assert_ranked(answer["ranked_v1"], ranked)
+    assert_ranked(answer["ranked_v2"], ranked[:3])
     assert answer["documents_v1"] == [DOCUMENTS[index] for index, _ in ranked]
     vectors = references.vectors(DOCUMENTS)
     assert_close(answer["embedded_v1"], vectors)

@@ -11,6 +11,7 @@ from tests.clients.references import (
     References,
     as_data_uri,
     assert_close,
+    assert_ranked,
     assert_rows_close,
     from_data_uri,
 )
@@ -31,8 +32,7 @@ def test_answers_equal_the_references(url: str, references: References) -> None:
     )
     assert_close(answer["embedded"], references.vectors(DOCUMENTS))
     ranked = references.ranked()
-    assert [index for index, _ in answer["ranked"]] == [index for index, _ in ranked]
-    assert_close([score for _, score in answer["ranked"]], [score for _, score in ranked])
+    assert_ranked(answer["ranked"], ranked)
     assert answer["documents"] == [DOCUMENTS[index] for index, _ in ranked]
     for found, expected in zip(answer["classified"], references.classes(DOCUMENTS), strict=True):
         assert [label for label, _ in found] == sorted(expected, key=lambda label: -expected[label])

@@ -18,6 +18,14 @@ TINY = {
     "colqwen2": "colqwen2",
 }
 """Served id: the tiny model's name."""
+INSTALL_LIMIT_S = 900
+"""The first test that uses a client also installs it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(INSTALL_LIMIT_S))
 
 
 @pytest.fixture(scope="package")

@@ -12,9 +12,7 @@ pytestmark = pytest.mark.clients
 
 
 def test_collections_hold_the_reference_vectors_and_find_by_them(url: str, references: References) -> None:
-    answer = run_program(
-        "vendors", "chroma", url=url, query=QUERY, documents=DOCUMENTS, embedder="all-minilm-l6-v2"
-    )
+    answer = run_program("vendors", "chroma", url=url, query=QUERY, documents=DOCUMENTS, embedder="all-minilm-l6-v2")
     vectors = references.vectors(DOCUMENTS)
     distances = 1 - vectors @ references.vectors([QUERY])[0]
     nearest = np.argsort(distances, kind="stable")[:3]

@@ -84,6 +84,11 @@ def test_what_can_not_be_done_is_a_bad_request(client: openai.OpenAI, given: dic
     assert caught.value.code == code
 
 
+def test_token_ids_as_langchain_sends_them_by_default_are_refused_with_the_remedy(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
+        client.embeddings.create(model=MODEL, input=[[4438, 656, 358], [37]])
+
+
 def test_no_input_is_unprocessable(client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         client.embeddings.create(model=MODEL, input=[])

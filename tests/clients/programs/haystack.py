@@ -29,7 +29,9 @@ rankers = [
 
 
 def ranked(ranker):
-    return [[int(document.id), document.score] for document in ranker.run(query=query, documents=documents)["documents"]]
+    return [
+        [int(document.id), document.score] for document in ranker.run(query=query, documents=documents)["documents"]
+    ]
 
 
 print(

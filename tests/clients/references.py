@@ -73,9 +73,7 @@ class References:
 
     def relevances(self, query: str = QUERY, documents: Sequence[str] = DOCUMENTS) -> list[float]:
         """`CrossEncoder.predict` of the reranker, with its own activation."""
-        model = CrossEncoder(str(self.folders["reranker"]), device="cpu", local_files_only=True)
-        model.max_seq_length = MAX_LENGTH
-        pairs = [(query, document) for document in documents]
+        model, pairs = _reranker(self.folders["reranker"]), [(query, document) for document in documents]
         return [float(score) for score in model.predict(pairs, batch_size=1, show_progress_bar=False)]
 
     def ranked(self, query: str = QUERY, documents: Sequence[str] = DOCUMENTS) -> list[tuple[int, float]]:
@@ -122,6 +120,13 @@ def from_data_uri(uri: str) -> Image.Image:
 def _embedder() -> SentenceTransformer:
     folder = resolve_source(ModelSpec(id="all-minilm-l6-v2", source=MINILM))
     return SentenceTransformer(str(folder), device="cpu")
+
+
+@cache
+def _reranker(folder: Path) -> CrossEncoder:
+    model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    model.max_seq_length = MAX_LENGTH
+    return model
 
 
 @cache

@@ -83,7 +83,8 @@ class Expected:
     @property
     def vectors(self) -> Vectors:
         cut: Vectors = self.references.vectors(self.documents)[:, : self.body.get("output_dimension")]
-        return cut / np.sqrt((cut**2).sum(axis=1, keepdims=True))
+        unit: Vectors = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+        return unit
 
     def check(self, kind: str, found: Any) -> None:
         if kind in TYPES:

@@ -124,7 +124,7 @@ def _embedder() -> SentenceTransformer:
 
 @cache
 def _reranker(folder: Path) -> CrossEncoder:
-    model = CrossEncoder(str(folder), device="cpu", local_files_only=True)
+    model: CrossEncoder = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     model.max_seq_length = MAX_LENGTH
     return model
 

@@ -78,6 +78,8 @@ def _conversation(messages: list[Any], place: str) -> Source:
         if content is None:
             raise InvalidRequest(f"{place}: every message must have a content", param="messages")
         parts += content if isinstance(content, list) else [content]
+    if messages and not parts:
+        return ""  # as MTEB's wrappers write the empty text
     return _one_input(parts, place)
 
 

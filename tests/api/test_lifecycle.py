@@ -170,7 +170,8 @@ def test_a_server_without_keys_that_others_reach_says_so(
     host: str, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The port is in use, so that nothing listens beyond this machine.
-    with listen("127.0.0.1", 0) as taken, pytest.raises(ConfigurationError, match="Address already in use"):
+    with listen("127.0.0.1", 0) as taken:
         engine = LivingEngine(settings=ServerSettings(host=host, port=taken.getsockname()[1]))
-        asyncio.run(lifecycle.serve_engine(engine, None, time.perf_counter()))
+        with pytest.raises(ConfigurationError, match="Address already in use"):
+            asyncio.run(lifecycle.serve_engine(engine, None, time.perf_counter()))
     assert caplog.text.count("no API key is set: whoever reaches 0.0.0.0 may use this server") == warnings

@@ -175,6 +175,12 @@ def test_a_conversation_of_text_is_its_lines(client: TestClient, engine: FakeEng
     assert engine.jobs[0].inputs == ["be brief\na b\nc"]
 
 
+@pytest.mark.parametrize("messages", [[user()], [user(), user()], [[user()]]])
+def test_a_message_without_parts_is_the_empty_text(client: TestClient, engine: FakeEngine, messages: Any) -> None:
+    assert client.post("/v1/embeddings", json={"messages": messages}).status_code == 200
+    assert engine.jobs[0].inputs == [""]
+
+
 def test_a_list_of_conversations_is_a_list_of_inputs(client: TestClient, engine: FakeEngine) -> None:
     body = {"messages": [[user(PICTURE_PARTS[0])], [user(TEXT)]], "encoding_format": "float"}
     answer = client.post("/v1/embeddings", json=body).json()
@@ -189,7 +195,6 @@ def test_a_list_of_conversations_is_a_list_of_inputs(client: TestClient, engine:
         ([user(PICTURE_PARTS[0]), user(PICTURE_PARTS[1])], "unsupported_capability"),
         ([], "empty_input"),
         ([[]], "empty_input"),
-        ([user()], "empty_input"),
         ("hello", "invalid_request"),
         ([{"role": "user"}], "invalid_request"),
         ([5], "invalid_request"),

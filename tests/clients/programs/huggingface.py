@@ -4,17 +4,24 @@ import json
 import sys
 
 from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 
 given = json.load(sys.stdin)
-embed = InferenceClient(model=f"{given['url']}/m/{given['alias']}/embed")
-similar = InferenceClient(model=f"{given['url']}/m/{given['alias']}/similarity")
+client = InferenceClient(model=f"{given['url']}/m/{given['model']}/embed")
+texts = given["texts"]
+try:
+    client.feature_extraction(texts[0], prompt_name="unknown")
+    unknown_prompt = 200
+except HfHubHTTPError as error:
+    unknown_prompt = error.response.status_code
 
 print(
     json.dumps(
         {
-            "many": embed.feature_extraction(given["texts"]).tolist(),
-            "one": embed.feature_extraction(given["texts"][0], normalize=True, truncate=True).tolist(),
-            "similarity": similar.sentence_similarity(given["texts"][0], other_sentences=given["texts"][1:]),
+            "many": client.feature_extraction(texts).tolist(),
+            "one": client.feature_extraction(texts[0], normalize=True, truncate=True).tolist(),
+            "raw": client.feature_extraction(texts, normalize=False, truncate=True).tolist(),
+            "unknown_prompt": unknown_prompt,
         }
     )
 )

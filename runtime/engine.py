@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
 from runtime.backend import Backend, TorchBackend
@@ -18,6 +19,7 @@ from runtime.devices.base import Device
 from runtime.errors import CotenantError, Draining, ExecutionError, ModelLoading
 from runtime.executor import Executor
 from runtime.metering import Gauge, Metering
+from runtime.models.base import Vocabulary
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency
@@ -26,6 +28,8 @@ from runtime.scheduling import FairShare
 from runtime.ticket import Ticket
 from runtime.work import Job, Lane, Result, Task
 from runtime.worker import ModelStatus, State, Worker
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +137,13 @@ class Engine:
         result = replace(ticket.result(), head=worker.model.facts.head if worker.model else None)
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
+
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+        """What a model's tokenizer answers, from the preparation pool. Raises as `run` does before it queues."""
+        if self.draining:
+            raise Draining("the server is shutting down")
+        vocabulary = self._router.by_id(model_id).ready_model(None).vocabulary()
+        return await self._preparation.consult(vocabulary, question)
 
     def _check_open(self, worker: Worker, job: Job) -> None:
         if self.draining or (self.retiring and job.lane is Lane.BULK):

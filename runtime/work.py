@@ -125,6 +125,21 @@ class Finish:
     normalize: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized:
+    """A text as a model's own tokenizer reads it, uncut. One entry a token in each list."""
+
+    text: str
+    """With the prompt before it."""
+    ids: list[int]
+    pieces: list[str]
+    """As the vocabulary writes them (`##ing`, `Ġthe`)."""
+    special: list[bool]
+    """Put there by the tokenizer, not by the text."""
+    spans: list[tuple[int, int]]
+    """Characters of `text`, from and up to."""
+
+
 Activation: TypeAlias = Literal["identity", "sigmoid", "softmax"]
 
 

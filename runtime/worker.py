@@ -58,6 +58,8 @@ class ModelStatus:
     queue_items: Mapping[Lane, int]
     queue_tokens: Mapping[Lane, int]
     results_pending: int
+    pooling: str | None = None
+    """How tokens become a vector (`mean`, `cls`), where that is known."""
     idle_s: float | None = None
     """Seconds since its latest batch ended; None: it has run none."""
 
@@ -88,12 +90,12 @@ class Worker:
         """Whether this model does `task` once it is loaded; True while that isn't known."""
         return self.task is None or task in ABILITIES[self.task]
 
-    def ready_model(self, task: Task) -> Model:
-        """The loaded model.
+    def ready_model(self, task: Task | None) -> Model:
+        """The loaded model. `task` None: whatever it does.
 
         Raises UnsupportedCapability for another task, ModelLoading or ModelFailed while it can't serve.
         """
-        if not self.can(task):
+        if task is not None and not self.can(task):
             raise UnsupportedCapability(f"this model can {self.task}, not {task}")
         if self.model is not None:
             return self.model
@@ -152,6 +154,7 @@ class Worker:
             max_tokens=facts.max_tokens if facts else None,
             max_batch_tokens=self.batch_tokens if facts else None,
             prompts=facts.prompts if facts else (),
+            pooling=facts.pooling if facts else None,
             weight_bytes=self.footprint.weight_bytes,
             activation_bytes=self.footprint.activation_bytes,
             loaded_s=self.loaded_s,

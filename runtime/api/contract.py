@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from runtime.models.base import Vocabulary
     from runtime.registry import ModelSpec, RuntimeConfig
     from runtime.work import Job, Result, Task
     from runtime.worker import ModelStatus
+
+T = TypeVar("T")
 
 
 class Metering(Protocol):
@@ -56,6 +59,9 @@ class Engine(Protocol):
 
     async def run(self, job: Job) -> Result:
         """The job's rows in the order of its inputs. Raises CotenantError; cancelling it drops what waits."""
+
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+        """What a model's tokenizer answers, off the event loop. Raises CotenantError."""
 
     def describe(self) -> Sequence[ModelStatus]:
         """Every model and its state, in the registry's order."""

@@ -80,7 +80,7 @@ def token_limit(value: object) -> object:
 class VectorOptions(BaseModel):
     """What every dialect may say about the vectors it wants, apart from the inputs."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
 
     model: str | None = None
     dimensions: Annotated[int, Strict(), Field(ge=0)] = Field(
@@ -147,6 +147,14 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidRequest("the body must be a JSON object")
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def shed_nulls(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """The fields, those within the object `name` without its nulls, too."""
+    inner = fields.get(name)
+    if not isinstance(inner, dict):
+        return fields
+    return {**fields, name: {key: value for key, value in inner.items() if value is not None}}
 
 
 def validated(schema: type[B], fields: dict[str, Any]) -> B:

@@ -20,7 +20,7 @@ Count = Annotated[int, Strict(), Field(ge=0)]
 class ScoringRequest(BaseModel):
     """What the routes that score have in common."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
 
     model: str | None = None
     raw_scores: bool = False

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from runtime.errors import UnsupportedCapability
 from runtime.registry import ModelBackend
-from runtime.work import Head, Input, Job, Prepared, Row, rough_tokens
+from runtime.work import Head, Input, Job, Prepared, Row, Tokenized, rough_tokens
 
 Execution: TypeAlias = Literal["packed", "buckets", "equal-length", "one-by-one", "openvino-buckets"]
 """packed: one flat row, no padding; buckets: length-sorted groups padded by at most 10 %; equal-length: groups of
@@ -42,10 +43,24 @@ class ModelFacts:
     execution: Execution
     execution_reason: str
     prompts: tuple[str, ...]
+    pooling: str | None = None
+    """How tokens become a vector, as sentence-transformers calls it (`mean`, `cls`); None where it isn't so simple."""
     weight_bytes: int
     graph_bytes: int = 0
     """Held by captured graphs, beside the weights."""
     activation_bytes_per_token: int
+
+
+class Vocabulary(abc.ABC):
+    """A model's tokenizer, asked for its own sake. Host work, in any thread."""
+
+    @abc.abstractmethod
+    def tokenize(self, text: str, *, add_special_tokens: bool = True, prompt_name: str | None = None) -> Tokenized:
+        """The text's tokens, all of them, behind the named prompt. Raises UnknownPrompt."""
+
+    @abc.abstractmethod
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text that these ids stand for. Raises InvalidRequest for ids that the vocabulary lacks."""
 
 
 class Flight(abc.ABC):
@@ -71,6 +86,10 @@ class Model(abc.ABC):
     def example(self) -> Input:
         """A usual input, which a fresh model is warmed up and timed with."""
         return EXAMPLE_TEXT
+
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer. Raises UnsupportedCapability where it can't be asked."""
+        raise UnsupportedCapability("this model's tokenizer can't be asked for tokens")
 
     @abc.abstractmethod
     def prepare(self, job: Job) -> list[Prepared]:

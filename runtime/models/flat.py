@@ -17,7 +17,7 @@ from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, position_offset
@@ -25,6 +25,7 @@ from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
 from runtime.models.prompts import Prompts
 from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
+from runtime.models.vocabulary import FastVocabulary
 from runtime.registry import ModelSpec
 from runtime.work import Head, Job, Prepared
 
@@ -110,8 +111,17 @@ class FlatModel(Model):
         self._graphs = None
         self._recorded = None
 
+    def vocabulary(self) -> Vocabulary:
+        """See Model.vocabulary."""
+        return FastVocabulary(self._tokenizer.uncut, self._prompts)
+
     def _settle(
-        self, library: torch.nn.Module, execution_reason: str, dimensions: int | None = None, head: Head | None = None
+        self,
+        library: torch.nn.Module,
+        execution_reason: str,
+        dimensions: int | None = None,
+        head: Head | None = None,
+        pooling: str | None = None,
     ) -> None:
         """Fix the facts. `library`: the whole of the loaded model, with every weight that it holds."""
         weights = [*library.parameters(), *library.buffers()]
@@ -123,6 +133,7 @@ class FlatModel(Model):
             execution=self.execution,
             execution_reason=execution_reason,
             prompts=self._prompts.names,
+            pooling=pooling,
             weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
             graph_bytes=self._graphs.held_bytes if self._graphs else 0,
             activation_bytes_per_token=activation_bytes_per_token(self._network.config.to_dict(), self._dtype.itemsize),

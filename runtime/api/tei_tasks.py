@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from runtime.api import openai
 from runtime.api.addressing import meant
@@ -70,7 +70,7 @@ class VertexRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
-    instances: list[Fields] = Field(min_length=1)
+    instances: list[Fields]
     """Bodies as `POST /` takes them, each with its `type` or without."""
 
 
@@ -122,7 +122,7 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
     async def all_of_them() -> list[bytes]:
         each = zip(instances, records, strict=True)
-        tasks = [asyncio.ensure_future(prediction(edge, exchange, part, fields)) for fields, part in each]
+        tasks = [asyncio.ensure_future(prediction(edge, exchange, part, fields, len(body))) for fields, part in each]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -135,13 +135,17 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     return b'{"predictions":[' + b",".join(answers) + b"]}"
 
 
-async def prediction(edge: Edge, exchange: Exchange, record: Record, fields: Fields) -> bytes:
-    """One instance's answer. They run side by side, so they share batches. Raises CotenantError."""
+async def prediction(edge: Edge, exchange: Exchange, record: Record, fields: Fields, size_bytes: int) -> bytes:
+    """One instance's answer. They run side by side, so they share batches. Raises CotenantError.
+
+    `size_bytes`: of all instances, of which this one may be nearly all.
+    """
     kind = fields.pop("type", None)
-    if kind is not None and kind not in BY_NAME:
+    if kind is not None and not (isinstance(kind, str) and kind in BY_NAME):
         raise InvalidRequest(f"type must be one of {', '.join(BY_NAME)}", param="instances")
-    handler = BY_NAME[kind] if kind else handler_of(edge, exchange, record, json_object(orjson.dumps(fields)))
-    answer = await handler(edge, exchange.part(orjson.dumps(fields)), record)
+    told = {name: value for name, value in fields.items() if value is not None}
+    handler = BY_NAME[kind] if kind else handler_of(edge, exchange, record, told)
+    answer = await handler(edge, exchange.part(await off_loop(size_bytes, orjson.dumps, told)), record)
     if isinstance(answer, Answer):
         raise UnsupportedCapability("instances are answered in JSON", param="encoding_format")
     return answer

@@ -98,7 +98,7 @@ class VectorOptions(BaseModel):
     input_type: str | None = None
     """A prompt's name, as Cohere, Voyage and vLLM call it."""
     pool_factor: Annotated[int, Strict(), Field(ge=1, le=3)] = 1
-    """Of multi-vectors: about one row for so many; see `api/token_pooling.py`."""
+    """Of multi-vectors: about one row for so many."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
 

@@ -157,7 +157,7 @@ def test_instances_run_side_by_side() -> None:
     ("instances", "status"),
     [
         (None, 422),
-        ([], 422),
+        ([], 400),
         (["a"], 422),
         ([{"type": "sing", "inputs": "a"}], 422),
         ([{"type": ["embed"], "inputs": "a"}], 422),

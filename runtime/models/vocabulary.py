@@ -31,7 +31,7 @@ class FastVocabulary(Vocabulary):
         return Tokenized(
             text=whole,
             ids=encoding.ids,
-            pieces=[self._tokenizer.id_to_token(token) for token in encoding.ids],
+            pieces=[self._tokenizer.id_to_token(token) or "" for token in encoding.ids],
             special=[bool(mark) for mark in encoding.special_tokens_mask],
             spans=encoding.offsets,
         )

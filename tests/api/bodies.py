@@ -107,7 +107,7 @@ def posts() -> dict[str, dict[str, Any]]:
     return {
         path: item["post"]["requestBody"]["content"]["application/json"]
         for path, item in API["paths"].items()
-        if "post" in item
+        if "requestBody" in item.get("post", ())
     }
 
 

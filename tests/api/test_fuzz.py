@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx2
 import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -36,7 +37,7 @@ def fuzzed() -> Iterator[TestClient]:
         yield client
 
 
-def hold(client: TestClient, request: Request) -> int:
+def hold(client: TestClient | httpx2.Client, request: Request) -> int:
     """Send it and hold the answer against the promise; its status."""
     response = client.post(request.path, content=request.body, headers=request.headers, params=request.query)
     status = response.status_code

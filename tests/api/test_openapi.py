@@ -49,7 +49,7 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
     return [(method, path, each) for path, item in API["paths"].items() for method, each in item.items()]
 
 
-POSTS = [(path, each) for method, path, each in operations() if method == "post"]
+POSTS = [(path, each) for _, path, each in operations() if "requestBody" in each]
 
 
 def engine_of_all() -> FakeEngine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from typing import Annotated
 
 import typer
@@ -115,6 +116,14 @@ def key(
         raise typer.BadParameter(error.message) from error
     typer.echo(f"cotenant: the key, which is not kept anywhere: {secret}", err=True)
     typer.echo(entry, nl=False)
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document of the HTTP API, as JSON."""
+    from runtime.api.openapi import document
+
+    typer.echo(json.dumps(json.loads(document()), indent=2, ensure_ascii=False))
 
 
 @app.command()

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
 from runtime.administration import Administration
 from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
@@ -22,7 +23,7 @@ from runtime.gauges import gauges
 from runtime.loader import Loader
 from runtime.machinery import Lanes, Machinery
 from runtime.metering import Gauge, Metering
-from runtime.models.base import Model
+from runtime.models.base import Model, Vocabulary
 from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency, Rules
@@ -30,6 +31,8 @@ from runtime.router import Router
 from runtime.ticket import Ticket
 from runtime.work import MAXSIM_ID, Job, Lane, Result, Task
 from runtime.worker import ModelStatus, Worker, builtin
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +185,23 @@ class Engine:
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+        """What a model's tokenizer answers, from the preparation pool. Raises as `run` does before it queues."""
+        if self.draining:
+            raise Draining("the server is shutting down")
+        worker = self._router.by_id(model_id)
+        await self._loaded_in(worker, self.config.load_wait_s)
+        return await self._preparation.consult(worker.ready_model(None).vocabulary(), question)
+
     async def _until_loaded(self, worker: Worker, job: Job) -> None:
         self._check_takes(job)
         worker.check_can(job.task)
+        await self._loaded_in(worker, self._overload.patience_s(job, self.config.load_wait_s))
+
+    async def _loaded_in(self, worker: Worker, patience_s: float) -> None:
         if self._residency is None:
             raise ModelLoading("the device is still being opened")
-        await self._residency.until_ready(worker, self._overload.patience_s(job, self.config.load_wait_s))
+        await self._residency.until_ready(worker, patience_s)
 
     def _check_takes(self, job: Job) -> None:
         if self.draining or (self.retiring and job.lane is Lane.BULK):

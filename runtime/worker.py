@@ -76,6 +76,8 @@ class ModelStatus:
     queue_items: Mapping[Lane, int]
     queue_tokens: Mapping[Lane, int]
     results_pending: int
+    pooling: str | None = None
+    """How tokens become a vector (`mean`, `cls`), where that is known."""
     idle_s: float | None = None
     """Seconds since its latest batch ended; None: it has run none."""
     available: bool = True
@@ -149,12 +151,13 @@ class Worker:
                 raise DoesNotFit(f"the model can't be in memory: it {self.failure.message}")
             raise ModelFailed("the model could not be loaded; GET /ready and the server's log say why")
 
-    def ready_model(self, task: Task) -> Model:
-        """The loaded model.
+    def ready_model(self, task: Task | None) -> Model:
+        """The loaded model. `task` None: whatever it does.
 
         Raises UnsupportedCapability for another task, ModelLoading, ModelFailed or DoesNotFit while it can't serve.
         """
-        self.check_can(task)
+        if task is not None:
+            self.check_can(task)
         if self.model is not None:
             return self.model
         self.check_not_failed()
@@ -232,6 +235,7 @@ class Worker:
             max_tokens=facts.max_tokens if facts else None,
             max_batch_tokens=self.batch_tokens if facts else None,
             prompts=facts.prompts if facts else (),
+            pooling=facts.pooling if facts else None,
             weight_bytes=self.footprint.weight_bytes,
             activation_bytes=self.footprint.activation_bytes,
             loaded_s=self.loaded_s,

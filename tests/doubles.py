@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.devices.base import Concurrency, Device, Download, Memory
-from runtime.models.base import Flight, Model, ModelFacts
+from runtime.models.base import Flight, Model, ModelFacts, Vocabulary
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import Footprint, Job, Prepared, Row, Task
 
@@ -94,6 +94,10 @@ class CountingModel(Model):
         self.gate: threading.Event | None = None
         self.fail_on: Callable[[list[str]], BaseException | None] = lambda texts: None
         self.started = threading.Semaphore(0)
+        self.words: Vocabulary | None = None
+
+    def vocabulary(self) -> Vocabulary:
+        return self.words or super().vocabulary()
 
     def prepare(self, job: Job) -> list[Prepared]:
         return [Prepared(token_ids=np.array([ord(c) for c in str(text)], dtype=np.int32)) for text in job.inputs]

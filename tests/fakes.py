@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,14 @@ from runtime.delivery import BatchWatcher
 from runtime.errors import (
     Draining,
     InvalidDimensions,
+    InvalidRequest,
     ModelLoading,
     ModelNotFound,
     ModelRequired,
+    UnknownPrompt,
     UnsupportedCapability,
 )
+from runtime.models.base import Tokenized, Vocabulary
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
 from runtime.work import (
     ABILITIES,
@@ -37,6 +40,8 @@ from runtime.work import (
     Timings,
 )
 from runtime.worker import ModelStatus
+
+T = TypeVar("T")
 
 WIDTH = 4
 TIMINGS = Timings(prepare_ms=1.25, queue_ms=2.5, device_ms=30.75, deliver_ms=0.5, total_ms=35.0, device_share_ms=12.5)
@@ -171,6 +176,28 @@ class FakeMetering:
         assert seconds > 0
 
 
+class FakeVocabulary(Vocabulary):
+    """A character a token, its id the code point; id 0 is put before the text."""
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = True, prompt_name: str | None = None) -> Tokenized:
+        if prompt_name not in (None, "query"):
+            raise UnknownPrompt("this model has no such prompt; its prompts are: query")
+        whole = f"Q:{text}" if prompt_name else text
+        head = [0] if add_special_tokens else []
+        return Tokenized(
+            text=whole,
+            ids=head + [ord(character) for character in whole],
+            pieces=["[S]"] * len(head) + [f"▁{character}" for character in whole],
+            special=[True] * len(head) + [False] * len(whole),
+            spans=[(0, 0)] * len(head) + [(place, place + 1) for place in range(len(whole))],
+        )
+
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        if not all(0 <= token < 0xD800 for token in ids):
+            raise InvalidRequest("some ids are not in this model's vocabulary", param="tokens")
+        return "".join(chr(token) if token else "[S]" * (not skip_special_tokens) for token in ids)
+
+
 class FakeEngine:
     """Embeds with `vector` or `matrix`, ranks with `relevance`, classifies with `mood`, at once or behind `gate`."""
 
@@ -184,6 +211,8 @@ class FakeEngine:
         self.retiring = False
         self.statuses: list[ModelStatus] = [status(spec) for spec in self.specs]
         self.jobs: list[Job] = []
+        self.consulted: list[str] = []
+        """Models whose tokenizers were asked."""
         self.cancelled: list[str] = []
         """Ids of jobs whose waiting was cancelled."""
         self.failure: Exception | None = None
@@ -207,6 +236,7 @@ class FakeEngine:
         able = [spec for spec in self.specs if task is None or task in ABILITIES[task_of(spec)]]
         if name is None:
             able = [spec for spec in able if task_of(spec) is task] or able
+            able = [spec for spec in able if spec.default] or able
             if len(able) > 1:
                 raise ModelRequired(f"name a model: {names}")
         else:
@@ -236,6 +266,12 @@ class FakeEngine:
             head=self.heads.get(self._own_task(job)),
             layouts=[layout(item) for item in job.inputs] if job.wants_layouts else [],
         )
+
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+        self.consulted.append(model_id)
+        if self.failure is not None:
+            raise self.failure
+        return question(FakeVocabulary())
 
     def _own_task(self, job: Job) -> Task:
         if job.model == MAXSIM_ID:

@@ -9,12 +9,15 @@ import pytest
 
 from runtime.errors import (
     Draining,
+    ModelFailed,
     ModelNotFound,
     ModelRequired,
+    UnsupportedCapability,
 )
 from runtime.work import Lane, Task
 from tests.doubles import StillDevice
 from tests.engines import assert_rows, job, running, started
+from tests.fakes import FakeVocabulary
 
 pytestmark = pytest.mark.anyio
 
@@ -118,3 +121,21 @@ async def test_how_long_a_model_has_been_idle_is_known_after_its_first_batch() -
         assert used.idle_s is not None
         assert used.idle_s >= 0
         assert unused.idle_s is None
+
+
+async def test_a_model_s_tokenizer_can_be_asked_until_the_server_drains() -> None:
+    async with running("a", "b") as (engine, backend):
+        backend.models["b"].words = FakeVocabulary()
+        assert await engine.consult("b", lambda vocabulary: vocabulary.detokenize([104, 105])) == "hi"
+        with pytest.raises(UnsupportedCapability):
+            await engine.consult("a", lambda vocabulary: None)
+        assert engine.describe()[0].queue_items[Lane.ONLINE] == 0
+        engine.begin_drain()
+        with pytest.raises(Draining):
+            await engine.consult("b", lambda vocabulary: None)
+
+
+async def test_a_model_that_could_not_be_loaded_has_no_tokenizer_to_ask() -> None:
+    async with running("a", "broken") as (engine, _):
+        with pytest.raises(ModelFailed):
+            await engine.consult("broken", lambda vocabulary: None)

@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from runtime.errors import Draining, InputTooLong
-from runtime.preparation import INLINE_CHARS, INLINE_ITEMS, Preparation
+from runtime.errors import Draining, InputTooLong, QueueFull
+from runtime.models.base import Vocabulary
+from runtime.preparation import INLINE_CHARS, INLINE_ITEMS, MAX_QUESTIONS, Preparation
 from runtime.work import Job, Prepared, Task, characters
 from tests.doubles import CountingModel
+from tests.fakes import FakeVocabulary
 
 pytestmark = pytest.mark.anyio
 
@@ -161,3 +163,58 @@ async def test_a_closed_pool_takes_nothing_more() -> None:
         with pytest.raises(Draining):
             await preparation.prepare(model, MANY)
         assert model.threads == []
+
+
+async def test_a_question_is_answered_off_the_event_loop_and_its_refusal_reaches_who_asked() -> None:
+    def refuse(vocabulary: Vocabulary) -> None:
+        raise InputTooLong("too long")
+
+    async with pool() as (preparation, _):
+        asked = await preparation.consult(
+            FakeVocabulary(), lambda vocabulary: (vocabulary.tokenize("a").ids, threading.current_thread().name)
+        )
+        assert asked[0] == [0, 97]
+        assert asked[1].startswith("prepare")
+        with pytest.raises(InputTooLong):
+            await preparation.consult(FakeVocabulary(), refuse)
+
+
+async def test_questions_are_answered_one_at_a_time_and_keep_no_job_waiting() -> None:
+    gate, asking = threading.Event(), threading.Semaphore(0)
+
+    def wait(vocabulary: Vocabulary) -> int:
+        asking.release()
+        assert gate.wait(30)
+        return 1
+
+    async with pool(threads=2) as (preparation, model):
+        questions = [asyncio.create_task(preparation.consult(FakeVocabulary(), wait)) for _ in range(MAX_QUESTIONS)]
+        assert await asyncio.to_thread(asking.acquire, timeout=10)
+        assert len(await preparation.prepare(model, MANY)) == len(MANY.inputs)
+        assert not asking.acquire(blocking=False)
+        with pytest.raises(QueueFull):
+            await preparation.consult(FakeVocabulary(), wait)
+        gate.set()
+        assert sum(await asyncio.gather(*questions)) == MAX_QUESTIONS
+        assert await preparation.consult(FakeVocabulary(), wait) == 1
+
+
+async def test_who_stops_waiting_for_an_answer_leaves_the_line() -> None:
+    gate = threading.Event()
+    async with pool(threads=1) as (preparation, _):
+        first = asyncio.create_task(preparation.consult(FakeVocabulary(), lambda vocabulary: gate.wait(30)))
+        leaver = asyncio.create_task(preparation.consult(FakeVocabulary(), lambda vocabulary: None))
+        await asyncio.sleep(0)
+        leaver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaver
+        gate.set()
+        assert await first
+        assert await preparation.consult(FakeVocabulary(), lambda vocabulary: 7) == 7
+
+
+async def test_a_closed_pool_answers_no_question() -> None:
+    async with pool() as (preparation, _):
+        preparation.close()
+        with pytest.raises(Draining):
+            await preparation.consult(FakeVocabulary(), lambda vocabulary: None)

@@ -9,7 +9,9 @@
     embeddings  request bytes -> Job -> answer bytes
     rerank, classify    the same for what is scored; scoring: how a model scores pairs; scores: logits to scores
     openai, infinity, cohere, tei, vllm, voyage, weaviate    answer shapes and routes, a module a dialect
-    rerank_routes       whose dialect a rerank body is written in
+    rerank_routes       whose dialect a rerank body is written in; tei_tasks: which route a body without one is for
+    tokens      texts as tokens and back, in every dialect; info: what clients ask before they begin
+    openapi     the OpenAPI document, made of operations (a line a route), answers and field_shapes
     schemas, scoring_schemas    request bodies; tensors: vectors on the wire; catalogue: models as JSON
     problems    the error tree as HTTP, the only place
     health      alive, ready, metrics; probes: the same as other platforms ask
@@ -18,5 +20,5 @@
     contract    what the edge asks of the engine; edge: what every handler shares
     lifecycle   the process around it, from start to drain; loading, logs: what it shows meanwhile
 
-Nothing here knows models, devices or scheduling. A new endpoint is: parse, render, one route.
+Nothing here knows models, devices or scheduling. A new endpoint is: parse, render, one route, one operation.
 """

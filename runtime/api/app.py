@@ -18,16 +18,22 @@ from runtime.api import (
     cohere_embeddings,
     health,
     infinity,
+    info,
     jina,
     maxsim,
     openai,
+    openapi,
     probes,
     rerank_routes,
     similarity_map,
     tei,
     tei_embeddings,
+    tei_similarity,
+    tei_tasks,
+    tokens,
     vllm,
     vllm_pooling,
+    weaviate,
 )
 from runtime.api.access import log_plain, trace_of
 from runtime.api.addressing import routed
@@ -59,13 +65,26 @@ HOT_ROUTES: dict[str, HotRoute] = {
     "/embed_all": tei_embeddings.embed_all,
     "/v1/maxsim": maxsim.maxsim,
     "/v1/similarity_map": similarity_map.similarity_map,
+    "/embed_sparse": tei_embeddings.embed_sparse,
+    "/similarity": tei_similarity.similarity,
+    "/": tei_tasks.invoke,
+    "/invocations": tei_tasks.invoke,
+    "/vertex": tei_tasks.vertex,
+    "/vectors": weaviate.text_vector,
+    **tokens.ROUTES,
 }
+
+
+ROOT = "/"
+"""The one path that answers POST and GET."""
+PLAIN_SURFACES = {"/info": Dialect.TEI, "/meta": Dialect.WEAVIATE}
+"""Routes to no model whose clients read errors in their own dialect."""
 
 
 def build_app(engine: Engine) -> ASGIApp:
     """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
     edge = Edge(engine)
-    modules = (health, probes, admin, openai, infinity)
+    modules = (health, probes, admin, openai, infinity, info, openapi)
     router = Router([route for module in modules for route in module.routes(edge)], redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,15 +113,15 @@ async def plain(edge: Edge, router: Router, scope: Scope, exchange: Exchange) ->
             exchange.require_caller()
         if exchange.caller is not None and exchange.addressed is not None:
             edge.engine.resolve(exchange.addressed, None)
-        if exchange.path in HOT_ROUTES:
-            raise HTTPException(405, headers={"Allow": "POST"})
+        if exchange.path in HOT_ROUTES and exchange.path != ROOT:
+            raise HTTPException(405)
         scope["cotenant.exchange"] = exchange
         scope["app"] = router  # tells starlette to raise its 404 and 405 instead of answering in plain text
         await router(scope, exchange.receive, exchange.send)
     except HTTPException as error:
-        await respond(exchange, routing_problem(error))
+        await respond(exchange, routing_problem(error, exchange.path))
     except CotenantError as error:
-        await respond(exchange, problem(error, Dialect.OPENAI))
+        await respond(exchange, problem(error, PLAIN_SURFACES.get(exchange.path, Dialect.OPENAI)))
     except Exception as error:
         LOG.error("request %s ended in a bug: %s", exchange.request_id, trace_of(error))
         await respond(exchange, internal_problem(exchange.request_id, Dialect.OPENAI))
@@ -116,11 +135,12 @@ async def respond(exchange: Exchange, answer: Answer) -> None:
         await exchange.respond(answer.status, answer.headers, answer.body)
 
 
-def routing_problem(error: HTTPException) -> Answer:
+def routing_problem(error: HTTPException, path: str) -> Answer:
     """Starlette's refusal in our words: a path unknown, or known for other methods (RFC 9110 `Allow`)."""
     if error.status_code != 405:
         return problem(RouteNotFound("no such path; GET /v1/models lists what is served"), Dialect.OPENAI)
-    allowed = (error.headers or {}).get("Allow", "")
+    posted = ["POST"] if path in HOT_ROUTES else []
+    allowed = ", ".join([*(error.headers or {}).values(), *posted])
     refusal = problem(MethodNotAllowed(f"this path takes {allowed}"), Dialect.OPENAI)
     allow: Header = (b"allow", allowed.encode())
     return Answer(refusal.status, (*refusal.headers, allow), refusal.body)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
+from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
 from runtime.api.embeddings import VECTORS, vector_model, vectors
 from runtime.api.exchange import Exchange
@@ -19,7 +20,6 @@ from runtime.api.record import Record
 from runtime.api.schemas import VectorOptions, json_object, validated
 from runtime.api.tensors import Wire, base64, numbers, render, wire_array, wire_bytes
 from runtime.errors import InvalidRequest
-from runtime.models.prompts import SYNONYMS
 from runtime.work import Result, Row, Task
 
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -73,13 +73,6 @@ def parse(body: bytes, max_inputs: int) -> tuple[CohereRequest, list[Source]]:
     if request.texts is not None and not _is_texts(request.texts):
         raise InvalidRequest("texts must be a list of strings", param="texts")
     return request, contents(getattr(request, given[0]), max_inputs, given[0])
-
-
-def known_prompt(edge: Edge, model_id: str, name: str | None) -> str | None:
-    """The prompt that `input_type` names, if the model has it: Cohere's clients must send one to every model."""
-    prompts = next((status.prompts for status in edge.engine.describe() if status.id == model_id), ())
-    known = name is not None and not {name, *SYNONYMS.get(name, ())}.isdisjoint(prompts)
-    return name if known else None
 
 
 def rendered(result: Result, request: CohereRequest, sources: Sequence[Source], version: Version) -> bytes:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from runtime.administration import MemoryReport
     from runtime.admission import Decision
     from runtime.delivery import BatchWatcher
+    from runtime.models.base import Vocabulary
     from runtime.registry import ModelSpec, RuntimeConfig
     from runtime.work import Job, Result, Task
     from runtime.worker import ModelStatus
+
+T = TypeVar("T")
 
 
 class Metering(Protocol):
@@ -85,6 +88,9 @@ class Engine(Protocol):
 
     def watch_batches(self, watcher: BatchWatcher) -> None:
         """Tell `watcher` of every batch that was answered."""
+
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+        """What a model's tokenizer answers, off the event loop. Raises CotenantError."""
 
     def describe(self) -> Sequence[ModelStatus]:
         """Every model and its state, in the registry's order."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import os
 import re
 import time
@@ -37,6 +38,7 @@ class Exchange:
         "_receive",
         "_send",
         "addressed",
+        "body",
         "caller",
         "disconnected",
         "headers",
@@ -63,6 +65,8 @@ class Exchange:
         self.status: int | None = None
         """The status once it is on the wire."""
         self.disconnected = False
+        self.body: bytes | None = None
+        """A body that was read and is to be read again, by whoever answers it."""
         self._body_ended = False
         self._receive = receive
         self._send = send
@@ -72,6 +76,13 @@ class Exchange:
         if self.caller is None:
             raise unauthenticated()
         return self.caller
+
+    def part(self, body: bytes) -> Exchange:
+        """A request within this one, with a body of its own. It never hears of a hang-up: this one does."""
+        part = copy.copy(self)
+        part.body = body
+        part._receive = _silence
+        return part
 
     async def receive(self) -> Message:
         """ASGI's `receive`, which remembers whether the body has ended and the client has gone."""
@@ -110,6 +121,8 @@ class Exchange:
 
     async def read_body(self, limit_bytes: int) -> bytes:
         """The whole body. Raises BodyTooLarge as soon as that is known, RequestCancelled on a hang-up."""
+        if self.body is not None:
+            return self.body
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > limit_bytes:
             raise too_large(limit_bytes)
@@ -165,6 +178,11 @@ class Exchange:
     async def _discard(self) -> None:
         while not self.disconnected:
             await self.receive()
+
+
+async def _silence() -> Message:
+    """Never ends."""
+    return await asyncio.Future()
 
 
 def request_id(incoming: bytes) -> str:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from runtime import __version__
@@ -72,6 +72,8 @@ def routes(edge: Edge) -> list[Route]:
         return Response(engine.metering.render(), headers={"content-type": PROMETHEUS_TEXT})
 
     async def name(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(f"{edge.limits.url_prefix}/docs", status_code=307)
         return json_response({"name": "cotenant", "version": __version__})
 
     endpoints = {

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 
 from runtime.api.access import log_inference, trace_of
 from runtime.api.contract import Metering
@@ -35,7 +35,9 @@ OFF_LOOP_BYTES = 64 * 1024
 """Bodies beyond this are parsed and rendered in a thread: about 0.2 ms of work, twice what the hop costs."""
 
 
-async def infer(edge: Edge, exchange: Exchange, dialect: Dialect, task: Task, handler: Handler) -> None:
+async def infer(
+    edge: Edge, exchange: Exchange, dialect: Dialect, task: Task | Literal["tokenize"], handler: Handler
+) -> None:
     """One request from the first byte to the last, however it ends."""
     record = Record(surface=dialect, task=task, price_per_hour_usd=edge.engine.config.price_per_hour_usd)
     if edge.tracing is not None:

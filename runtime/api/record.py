@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from runtime.api.exchange import Header
 from runtime.api.problems import Dialect
 from runtime.work import Lane, Task, Timings
 
+TOKENIZE: Final = "tokenize"
+"""The task of requests that ask a tokenizer only."""
 UNKNOWN_MODEL = "unknown"
 CLIENT_GONE = 499
 MS_PER_HOUR = 3_600_000.0
@@ -19,7 +22,7 @@ class Record:
 
     surface: Dialect
     """Whose conventions the answer follows; a handler may find out more from the body."""
-    task: Task
+    task: Task | Literal["tokenize"]
     model: str = UNKNOWN_MODEL
     """The served name once resolved: bounded, because a metric's label is made of it."""
     lane: Lane = Lane.ONLINE
@@ -45,6 +48,26 @@ class Record:
         if self.price_per_hour_usd is None:
             return None
         return self.timings.device_share_ms / MS_PER_HOUR * self.price_per_hour_usd
+
+    def add(self, part: Record) -> None:
+        """Count what a part of the request cost; parts run side by side, so its stages are the longest of them."""
+        mine, its = self.timings, part.timings
+        self.inputs += part.inputs
+        self.characters += part.characters
+        self.tokens += part.tokens
+        self.candidates += part.candidates
+        self.truncated_inputs += part.truncated_inputs
+        self.render_ms += part.render_ms
+        if part.model != UNKNOWN_MODEL:
+            self.model, self.task, self.lane, self.compute = part.model, part.task, part.lane, part.compute
+        self.timings = Timings(
+            prepare_ms=max(mine.prepare_ms, its.prepare_ms),
+            queue_ms=max(mine.queue_ms, its.queue_ms),
+            device_ms=max(mine.device_ms, its.device_ms),
+            deliver_ms=max(mine.deliver_ms, its.deliver_ms),
+            total_ms=max(mine.total_ms, its.total_ms),
+            device_share_ms=mine.device_share_ms + its.device_share_ms,
+        )
 
     def headers(self, total_ms: float) -> list[Header]:
         """W3C Server-Timing with decimals, TEI's `x-*` headers in whole milliseconds, and what it cost."""

@@ -80,7 +80,7 @@ def token_limit(value: object) -> object:
 class VectorOptions(BaseModel):
     """What every dialect may say about the vectors it wants, apart from the inputs."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
 
     model: str | None = None
     dimensions: Annotated[int, Strict(), Field(ge=0)] = Field(
@@ -98,7 +98,7 @@ class VectorOptions(BaseModel):
     input_type: str | None = None
     """A prompt's name, as Cohere, Voyage and vLLM call it."""
     pool_factor: Annotated[int, Strict(), Field(ge=1, le=3)] = 1
-    """Of multi-vectors: about one row for so many; see `api/token_pooling.py`."""
+    """Of multi-vectors: about one row for so many."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
     timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
@@ -149,6 +149,14 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidRequest("the body must be a JSON object")
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def shed_nulls(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    """The fields, those within the object `name` without its nulls, too."""
+    inner = fields.get(name)
+    if not isinstance(inner, dict):
+        return fields
+    return {**fields, name: {key: value for key, value in inner.items() if value is not None}}
 
 
 def validated(schema: type[B], fields: dict[str, Any]) -> B:

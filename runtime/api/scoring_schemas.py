@@ -33,7 +33,7 @@ class Candidate:
 class ScoringRequest(BaseModel):
     """What the routes that score have in common."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
 
     model: str | None = None
     raw_scores: bool = False

@@ -1,5 +1,6 @@
-"""TEI's dialect for vectors: `POST /embed`, `POST /embed_all`. Shapes as text-embeddings-inference 1.9 sends them.
+"""TEI's dialect for vectors: `POST /embed`, `/embed_all`, and why not `/embed_sparse`.
 
+Shapes as text-embeddings-inference 1.9 sends them.
 Its answers are bare lists. It names no model: the body's `model`, the header `x-model-id` or the only model counts.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
 from runtime.api.embeddings import vectors
 from runtime.api.exchange import Exchange
@@ -20,7 +22,7 @@ from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import VectorOptions, inputs_of, json_object, validated
 from runtime.api.tensors import wire_bytes
-from runtime.errors import InvalidDimensions
+from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.work import Result, Task
 
 
@@ -40,6 +42,20 @@ async def embed(edge: Edge, exchange: Exchange) -> None:
 async def embed_all(edge: Edge, exchange: Exchange) -> None:
     """`POST /embed_all`: a vector a token, of late-interaction models."""
     await infer(edge, exchange, Dialect.TEI, Task.MULTI_VECTOR, partial(bare_vectors, task=Task.MULTI_VECTOR))
+
+
+async def embed_sparse(edge: Edge, exchange: Exchange) -> None:
+    """`POST /embed_sparse`: refused, as TEI refuses it of models that aren't sparse."""
+    await infer(edge, exchange, Dialect.TEI, Task.EMBED, refuse_sparse)
+
+
+async def refuse_sparse(edge: Edge, exchange: Exchange, record: Record) -> bytes:
+    """Raises UnsupportedCapability, and what is wrong with the request before that."""
+    body = await read_json(edge, exchange)
+    request = validated(TeiRequest, await off_loop(len(body), json_object, body))
+    if name_of(exchange, request.model):
+        record.model = meant(edge, exchange, request.model, None).name
+    raise UnsupportedCapability("no model here gives sparse vectors: /embed gives dense ones")
 
 
 async def bare_vectors(edge: Edge, exchange: Exchange, record: Record, task: Task) -> bytes:

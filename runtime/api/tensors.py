@@ -141,6 +141,6 @@ def wire_bytes(rows: Sequence[Row], encoding_format: EncodingFormat) -> int:
     return count * FLOAT_CHARACTERS if encoding_format == "float" else count * 16 // 3
 
 
-def render(answer: dict[str, Any]) -> bytes:
+def render(answer: Any) -> bytes:
     """An answer as JSON bytes."""
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

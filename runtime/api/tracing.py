@@ -18,7 +18,7 @@ from runtime.errors import ConfigurationError
 from runtime.work import Lane, Task
 
 UNTRACED: Final = "/(health|live|ready|ping|metrics)$,/v2/health/,/.well-known/"
-OPERATIONS: Final = {Task.EMBED: "embeddings", Task.MULTI_VECTOR: "embeddings"}
+OPERATIONS: Final[dict[str, str]] = {Task.EMBED: "embeddings", Task.MULTI_VECTOR: "embeddings"}
 """OpenTelemetry's `gen_ai.operation.name`; it has none for the other tasks, which keep their own."""
 MOST_LINKS: Final = 128
 """OpenTelemetry's limit of links in one span."""
@@ -80,7 +80,7 @@ class Tracing:
         timings = record.timings
         self._trace.get_current_span().set_attributes(
             {
-                "gen_ai.operation.name": OPERATIONS.get(record.task, record.task.value),
+                "gen_ai.operation.name": OPERATIONS.get(record.task, str(record.task)),
                 "gen_ai.request.model": record.model,
                 "cotenant.request_id": request_id,
                 "cotenant.lane": record.lane.value,

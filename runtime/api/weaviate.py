@@ -1,11 +1,26 @@
-"""Weaviate's dialect of `POST /rerank`, as its module reranker-transformers speaks it: `property` is in the body."""
+"""Weaviate's dialect, as its modules reranker-transformers and text2vec-transformers speak it.
+
+`POST /rerank` where `property` is in the body, and `POST /vectors`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
+from runtime.api.addressing import meant
+from runtime.api.catalogue import known_prompt
+from runtime.api.edge import Edge
+from runtime.api.embeddings import vectors
+from runtime.api.exchange import Exchange
+from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.problems import Dialect
+from runtime.api.record import Record
 from runtime.api.rerank import Ranking, RerankForm
+from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
+from runtime.api.tensors import Wire, numbers, render
+from runtime.work import Result, Task
 
 
 def scored_documents(ranking: Ranking) -> dict[str, Any]:
@@ -15,3 +30,43 @@ def scored_documents(ranking: Ranking) -> dict[str, Any]:
 
 
 RERANK = RerankForm(Dialect.WEAVIATE, scored_documents)
+
+
+class VectorsConfig(VectorOptions):
+    """How a text is read. `pooling_strategy` is ignored: the model says how it pools."""
+
+    task_type: str | None = None
+    """`query` or `passage`: the prompt of that name, where the model has one."""
+
+
+class VectorsRequest(BaseModel):
+    """The body of `/vectors`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    text: str
+    model: str | None = None
+    """Which model; Weaviate's modules name none."""
+    config: VectorsConfig = VectorsConfig()
+
+
+async def text_vector(edge: Edge, exchange: Exchange) -> None:
+    """`POST /vectors`: one text, one vector."""
+    await infer(edge, exchange, Dialect.WEAVIATE, Task.EMBED, answer_vector)
+
+
+async def answer_vector(edge: Edge, exchange: Exchange, record: Record) -> bytes:
+    """The text with its vector. Raises CotenantError."""
+    body = await read_json(edge, exchange)
+    request = validated(VectorsRequest, shed_nulls(await off_loop(len(body), json_object, body), "config"))
+    spec = meant(edge, exchange, request.model, Task.EMBED)
+    prompt = known_prompt(edge, spec.id, request.config.task_type)
+    options = request.config.model_copy(update={"model": request.model, "input_type": prompt})
+    _, result = await vectors(edge, exchange, record, options, [request.text], (Task.EMBED,))
+    return await off_loop(len(request.text), rendered, request, result)
+
+
+def rendered(request: VectorsRequest, result: Result) -> bytes:
+    """The module's answer."""
+    (row,) = result.rows
+    return render({"text": request.text, "vector": numbers(row, Wire()), "dim": len(row), "dims": len(row)})

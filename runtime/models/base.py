@@ -43,10 +43,39 @@ class ModelFacts:
     execution: Execution
     execution_reason: str
     prompts: tuple[str, ...]
+    pooling: str | None = None
+    """How tokens become a vector, as sentence-transformers calls it (`mean`, `cls`); None where it isn't so simple."""
     weight_bytes: int
     graph_bytes: int = 0
     """Held by captured graphs, beside the weights."""
     activation_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized:
+    """A text as a model's own tokenizer reads it, uncut. One entry a token in each list."""
+
+    text: str
+    """With the prompt before it."""
+    ids: list[int]
+    pieces: list[str]
+    """As the vocabulary writes them (`##ing`, `Ġthe`)."""
+    special: list[bool]
+    """Put there by the tokenizer, not by the text."""
+    spans: list[tuple[int, int]]
+    """Characters of `text`, from and up to."""
+
+
+class Vocabulary(abc.ABC):
+    """A model's tokenizer, asked for its own sake. Host work, in any thread."""
+
+    @abc.abstractmethod
+    def tokenize(self, text: str, *, add_special_tokens: bool = True, prompt_name: str | None = None) -> Tokenized:
+        """The text's tokens, all of them, behind the named prompt. Raises UnknownPrompt."""
+
+    @abc.abstractmethod
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text that these ids stand for. Raises InvalidRequest for ids that the vocabulary lacks."""
 
 
 class Flight(abc.ABC):
@@ -76,6 +105,10 @@ class Model(abc.ABC):
     def layout_of(self, item: Prepared) -> RowLayout:
         """What the rows of a prepared input stand for. Raises UnsupportedCapability where they stand for no place."""
         raise UnsupportedCapability("this model's rows stand for no token and no patch")
+
+    def vocabulary(self) -> Vocabulary:
+        """The model's tokenizer. Raises UnsupportedCapability where it can't be asked."""
+        raise UnsupportedCapability("this model's tokenizer can't be asked for tokens")
 
     @abc.abstractmethod
     def prepare(self, job: Job) -> list[Prepared]:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnsupportedCapability, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.exactness import probe_texts
 from runtime.models.limits import activation_bytes_per_token, position_offset
 from runtime.models.multi_vector_exactness import Probe, choose_layout
@@ -31,6 +31,7 @@ from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts, is_query
 from runtime.models.token_rows import PreparedTokens, side_of
 from runtime.models.tokenizing import Limit
+from runtime.models.vocabulary import FastVocabulary
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Job, Prepared, Row
 
@@ -102,6 +103,10 @@ class TokenEmbedder(ParkableModel):
         )
 
     # -- the contract ------------------------------------------------------------------------------------------
+
+    def vocabulary(self) -> Vocabulary:
+        """See Model.vocabulary."""
+        return FastVocabulary(self._sides[False].tokenizer.uncut, self._prompts)
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text as a document, or as a query where the prompt says so; see Model.prepare."""

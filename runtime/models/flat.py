@@ -17,7 +17,7 @@ from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
-from runtime.models.base import Execution, Flight, ModelFacts
+from runtime.models.base import Execution, Flight, ModelFacts, Vocabulary
 from runtime.models.finishing import send_vectors
 from runtime.models.graphs import RowGraphs, RowShape
 from runtime.models.limits import activation_bytes_per_token, position_offset
@@ -26,6 +26,7 @@ from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts
 from runtime.models.recording import RecordedForward
 from runtime.models.tokenizing import Limit, TextTokenizer
+from runtime.models.vocabulary import FastVocabulary
 from runtime.registry import ModelSpec
 from runtime.work import Head, Job, Prepared
 
@@ -120,8 +121,17 @@ class FlatModel(ParkableModel):
         if self.facts.graph_bytes:
             self.accelerate(())
 
+    def vocabulary(self) -> Vocabulary:
+        """See Model.vocabulary."""
+        return FastVocabulary(self._tokenizer.uncut, self._prompts)
+
     def _settle(
-        self, library: torch.nn.Module, execution_reason: str, dimensions: int | None = None, head: Head | None = None
+        self,
+        library: torch.nn.Module,
+        execution_reason: str,
+        dimensions: int | None = None,
+        head: Head | None = None,
+        pooling: str | None = None,
     ) -> None:
         """Fix the facts. `library`: the whole of the loaded model, with every weight that it holds."""
         weights = [*library.parameters(), *library.buffers()]
@@ -133,6 +143,7 @@ class FlatModel(ParkableModel):
             execution=self.execution,
             execution_reason=execution_reason,
             prompts=self._prompts.names,
+            pooling=pooling,
             weight_bytes=sum(weight.numel() * weight.element_size() for weight in weights),
             graph_bytes=self._graphs.held_bytes if self._graphs else 0,
             activation_bytes_per_token=activation_bytes_per_token(self._network.config.to_dict(), self._dtype.itemsize),

@@ -18,7 +18,7 @@ from PIL import Image
 
 from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnsupportedCapability
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.exactness import probe_texts
 from runtime.models.finishing import send_vectors
 from runtime.models.image_text_towers import Towers, load_towers
@@ -26,7 +26,8 @@ from runtime.models.limits import page_activation_bytes_per_token
 from runtime.models.multi_vector_exactness import PROBE_SHAPES, Probe, as_picture, choose_layout, probe_page
 from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts
-from runtime.models.tokenizing import Limit
+from runtime.models.tokenizing import Limit, TextTokenizer
+from runtime.models.vocabulary import FastVocabulary
 from runtime.pictures import decode
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Input, Job, Picture, Prepared, Row, Task, rough_tokens
@@ -96,6 +97,12 @@ class ImageTextEmbedder(ParkableModel):
         if isinstance(item, Picture):
             return self._towers.patches
         return self._towers.padded_tokens or min(rough_tokens(item), self.facts.max_tokens)
+
+    def vocabulary(self) -> Vocabulary:
+        """See Model.vocabulary."""
+        if isinstance(self._towers.tokenizer, TextTokenizer):
+            return FastVocabulary(self._towers.tokenizer.uncut, self._prompts)
+        return super().vocabulary()
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text behind its prompt and scale each picture; see Model.prepare."""

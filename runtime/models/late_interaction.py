@@ -18,7 +18,7 @@ from PIL import Image
 
 from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnsupportedCapability
-from runtime.models.base import Execution, Flight, Model, ModelFacts
+from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.limits import page_activation_bytes_per_token, text_limit
 from runtime.models.multi_vector_exactness import PROBE_SHAPES, Probe, as_picture, choose_layout, probe_page
 from runtime.models.multi_vectors import send_multi_vectors
@@ -27,6 +27,7 @@ from runtime.models.page_processing import PageProcessor, PreparedPage
 from runtime.models.parking import ParkableModel
 from runtime.models.prompts import Prompts, is_document
 from runtime.models.tokenizing import Limit
+from runtime.models.vocabulary import FastVocabulary
 from runtime.registry import ModelSpec
 from runtime.work import Finish, Input, Job, Picture, Prepared, Row, RowLayout, rough_tokens
 
@@ -106,6 +107,10 @@ class PageEmbedder(ParkableModel):
     def example(self) -> Input:
         """A page of a usual shape; see Model.example."""
         return as_picture(probe_page(*EXAMPLE_PIXELS))
+
+    def vocabulary(self) -> Vocabulary:
+        """See Model.vocabulary."""
+        return FastVocabulary(self._processor.tokenizer, self._prompts)
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text as a query, or as a document where the prompt says so, and cut up each picture."""

@@ -67,6 +67,11 @@ class PageProcessor:
         self.query_tokens = self._query.tokens
         self._page_ids = lru_cache(maxsize=KNOWN_GRIDS)(self._make_page_ids)
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Never truncates. For any thread; not to be changed."""
+        return self._tokenizer
+
     def tokens_of(self, picture: Picture) -> int:
         """What a picture will cost, exactly, without decoding it. Raises InvalidRequest as `VisualRules.grid`."""
         return len(self._page_ids(self.rules.grid(picture.width, picture.height)))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
@@ -71,7 +72,8 @@ class TextEmbedder(FlatModel):
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the path."""
-        self._settle(self._reference, execution_reason, dimensions=self._width)
+        pooling = next((str(each.pooling_mode) for each in self._reference if isinstance(each, Pooling)), None)
+        self._settle(self._reference, execution_reason, dimensions=self._width, pooling=pooling)
 
     # -- the contract ------------------------------------------------------------------------------------------
 

@@ -64,6 +64,11 @@ class TextTokenizer:
         # A limit below the special tokens would not cut at all.
         self._bounded.enable_truncation(max(max_tokens, self._specials), direction=fast.truncation_side)
 
+    @property
+    def uncut(self) -> Tokenizer:
+        """The tokenizer that never truncates. For any thread; not to be changed."""
+        return self._open
+
     def encode(self, texts: Sequence[str], limit: Limit, places: Sequence[int] | None = None) -> list[Prepared]:
         """Token ids of each text, in order. `places`: the texts' indices in the request, for errors.
 

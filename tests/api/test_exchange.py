@@ -217,3 +217,27 @@ def test_the_work_s_own_error_comes_through() -> None:
             await wire.exchange.while_connected(work())
 
     run(check)
+
+
+def test_a_part_has_a_body_of_its_own_and_never_hears_of_a_hang_up() -> None:
+    async def check() -> None:
+        wire = Wire(chunk(b"whole", more=False))
+        assert await wire.exchange.read_body(100) == b"whole"
+        part = wire.exchange.part(b"part")
+        assert await part.read_body(1) == b"part"
+        wire.hung_up.set()
+        assert await part.while_connected(asyncio.sleep(0.01, 7)) == 7
+        with pytest.raises(RequestCancelled):
+            await wire.exchange.while_connected(asyncio.sleep(30))
+        assert (part.request_id, part.disconnected) == (wire.exchange.request_id, False)
+
+    run(check)
+
+
+def test_a_body_that_was_handed_back_is_read_again() -> None:
+    async def check() -> None:
+        wire = Wire(chunk(b"whole", more=False))
+        wire.exchange.body = await wire.exchange.read_body(100)
+        assert await wire.exchange.read_body(100) == b"whole"
+
+    run(check)

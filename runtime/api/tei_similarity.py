@@ -1,0 +1,64 @@
+"""TEI's `POST /similarity`: how near sentences are to one, as text-embeddings-inference 1.9 answers it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.api.edge import Edge
+from runtime.api.embeddings import vectors
+from runtime.api.exchange import Exchange
+from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.problems import Dialect
+from runtime.api.record import Record
+from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
+from runtime.api.scoring import apart, cosine
+from runtime.api.scoring_schemas import Candidate, texts_of
+from runtime.api.tensors import render
+from runtime.errors import InvalidRequest
+from runtime.work import Task
+
+
+class SimilarityParameters(VectorOptions):
+    """How the sentences are read."""
+
+
+class SimilarityRequest(VectorOptions):
+    """The body of `/similarity`."""
+
+    inputs: Any
+    """`source_sentence`, a text, and `sentences`, a list of them."""
+    parameters: SimilarityParameters | None = None
+    """The other fields may stand here, too."""
+
+    @property
+    def options(self) -> VectorOptions:
+        """How the sentences are read, wherever the body says it."""
+        if self.parameters is None:
+            return self
+        return self.parameters.model_copy(update={"model": self.model or self.parameters.model})
+
+
+async def similarity(edge: Edge, exchange: Exchange) -> None:
+    """`POST /similarity`: a cosine for each sentence, in their order."""
+    await infer(edge, exchange, Dialect.TEI, Task.EMBED, similarities)
+
+
+async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
+    """The cosines as a list; every different text is embedded once, all in one job. Raises CotenantError."""
+    body = await read_json(edge, exchange)
+    fields = await off_loop(len(body), json_object, body)
+    request = validated(SimilarityRequest, shed_nulls(fields, "parameters"))
+    pairs = compared(request.inputs, edge.limits.max_inputs)
+    texts = [text for text in apart(pairs) if isinstance(text, str)]
+    _, result = await vectors(edge, exchange, record, request.options, texts, (Task.EMBED,))
+    return render(cosine(pairs, result.rows).tolist())
+
+
+def compared(inputs: object, max_inputs: int) -> list[Candidate]:
+    """The source sentence with each of the others. Raises InvalidRequest's kinds."""
+    if not isinstance(inputs, dict) or not isinstance(source := inputs.get("source_sentence"), str):
+        raise InvalidRequest("inputs must have a source_sentence, and sentences to compare it with", param="inputs")
+    sentences = inputs.get("sentences")
+    if not isinstance(sentences, list):
+        raise InvalidRequest("inputs must have sentences, a list of strings", param="inputs")
+    return [Candidate(source, sentence) for sentence in texts_of(sentences, "inputs", max_inputs - 1)]

@@ -129,14 +129,24 @@ async def test_every_engine_has_it_beside_its_models_and_shows_it_in_no_list() -
         assert re.search(rf'tokens_total{{model="{MAXSIM_ID}"[^}}]*}} {2 * whole.tokens}.0', metrics)
 
 
+def queued(engine: Engine) -> float:
+    """Document rows that wait."""
+    found = re.search(rf'queue_tokens{{lane="online",model="{MAXSIM_ID}"}} (\S+)', engine.metering.render().decode())
+    assert found is not None
+    return float(found[1])
+
+
 async def test_a_request_that_is_given_up_leaves_no_work_behind() -> None:
     async with engine_without_models() as engine:
-        waiting = asyncio.create_task(engine.run(job(all_pairs() * 40)))
-        await asyncio.sleep(0)
+        waiting = asyncio.create_task(engine.run(job(all_pairs() * 100)))
+        while not (tokens := queued(engine)):
+            assert not waiting.done()
+            await asyncio.sleep(0)
+        assert tokens > 0
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert f'queue_tokens{{lane="online",model="{MAXSIM_ID}"}} 0.0' in engine.metering.render().decode()
+        assert queued(engine) == 0
 
 
 def test_its_name_is_taken() -> None:

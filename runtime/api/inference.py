@@ -105,13 +105,17 @@ async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kw
     return work(*args, **kwargs)
 
 
-async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> Result:
+async def run_job(
+    edge: Edge, exchange: Exchange, record: Record, job: Job, charged_tokens: int | None = None
+) -> Result:
     """The job's result, in its caller's name and on its account, with what it is and what it cost on record.
 
-    Given up when the client hangs up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
+    `charged_tokens`: what the caller is charged where that isn't the job's own tokens. Given up when the client hangs
+    up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
     """
     caller = exchange.require_caller()
-    edge.quota.check(caller)
+    if not record.inputs:  # a request is let in once, however many jobs it takes
+        edge.quota.check(caller)
     if caller.tenant != job.tenant:
         job = replace(job, tenant=caller.tenant)
     record.lane = job.lane
@@ -119,8 +123,8 @@ async def run_job(edge: Edge, exchange: Exchange, record: Record, job: Job) -> R
     record.inputs = len(job.inputs)
     record.characters = sum(map(characters, job.inputs))
     result = await exchange.while_connected(edge.engine.run(job))
-    edge.quota.charge(caller, result.tokens)
-    record.tokens = result.tokens
+    record.tokens = result.tokens if charged_tokens is None else charged_tokens
+    edge.quota.charge(caller, record.tokens)
     record.truncated_inputs = result.truncated_inputs
     record.timings = result.timings
     return result

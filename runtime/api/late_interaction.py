@@ -40,31 +40,25 @@ class Account:
         found = await self._exchange.while_connected(picture_inputs(self._edge, references))
         return [picture for picture in found if isinstance(picture, Picture)]
 
-    async def run(self, job: Job) -> Result:
+    async def compare(self, pairs: Sequence[MatrixPair], like: Job, given_rows: int = 0) -> Result:
+        """`(1,)` MaxSim of each pair, in the lane of the job `like`. Raises CotenantError.
+
+        `given_rows`: what is charged; rows that were made of tokens in this request are paid for already.
+        """
+        job = Job(id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane)
+        return await self.run(job, given_rows)
+
+    async def run(self, job: Job, charged_tokens: int | None = None) -> Result:
         """One more job; what it cost is added to the record. Raises CotenantError."""
         record = self._record
         before = replace(record)
-        result = await run_job(self._edge, self._exchange, record, job)
+        result = await run_job(self._edge, self._exchange, record, job, charged_tokens)
         record.inputs += before.inputs
         record.characters += before.characters
         record.tokens += before.tokens
         record.truncated_inputs += before.truncated_inputs
         record.timings = summed(before.timings, record.timings)
         return result
-
-    async def compare(self, pairs: Sequence[MatrixPair], like: Job) -> Result:
-        """`(1,)` MaxSim of each pair, in the lane of the job `like`. Counts as no tokens. Raises CotenantError."""
-        caller, record = self._exchange.require_caller(), self._record
-        job = Job(id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane, tenant=caller.tenant)
-        record.lane, record.compute = like.lane, self._edge.compute(MAXSIM_ID)
-        result = await self._exchange.while_connected(self._edge.engine.run(job))
-        record.timings = summed(record.timings, result.timings)
-        return result
-
-    def charge(self, tokens: int) -> None:
-        """Count what no model read, but was sent to be compared."""
-        self._record.tokens += tokens
-        self._edge.quota.charge(self._exchange.require_caller(), tokens)
 
 
 def summed(first: Timings, then: Timings) -> Timings:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from runtime.api.app import build_app
+from runtime.registry import ServerSettings
 from runtime.work import MAXSIM_ID, MatrixPair, Picture, Task
 from tests.api.test_picture_inputs import DATA_URI, PNG
 from tests.fakes import FakeEngine, matrix, maxsim, spec, status
@@ -89,7 +92,7 @@ def test_what_it_cost_is_the_sum_of_the_three_jobs(client: TestClient, engine: F
     headers = client.post("/rerank", json={"model": MODEL, "query": QUERY, "documents": DOCUMENTS}).headers
     assert float(headers["x-device-ms"]) == pytest.approx(3 * 12.5)
     assert headers["x-compute-tokens"] == "14"
-    assert headers["x-truncated-inputs"] == "2"
+    assert headers["x-truncated-inputs"] == "3", "one of each, says the fake"
     assert headers["x-compute-characters"] == str(len(QUERY) + len("cd e f"))
     assert {(model, task) for model, task, *_ in engine.metering.costs} == {(MODEL, "rerank")}
 
@@ -153,3 +156,35 @@ def test_a_map_of_nothing_is_refused(client: TestClient, engine: FakeEngine, fie
     response = client.post("/v1/similarity_map", json=body)
     assert (response.status_code, response.json()["error"]["code"]) == (400, code)
     assert not engine.jobs
+
+
+# -- accounts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> FakeEngine:
+    """One model and a key that may spend ten tokens a minute."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: a, key: a-key, tenant: shop, tokens_per_minute: 10}]")
+    return FakeEngine(spec(MODEL, task="multi_vector"), settings=ServerSettings(port=0, keys_file=str(keys)))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "charged"),
+    [
+        ("/v1/rerank", {"documents": DOCUMENTS}, 14),
+        ("/v1/maxsim", {"documents": DOCUMENTS}, 14),
+        ("/v1/maxsim", {"documents": [matrix(" ".join("abcdefghij")).tolist()]}, 4 + 12),
+    ],
+)
+def test_a_request_that_has_begun_is_finished_and_charged_once(
+    limited: FakeEngine, path: str, body: dict[str, Any], charged: int
+) -> None:
+    client = TestClient(build_app(limited), headers={"authorization": "Bearer a-key"})
+    response = client.post(path, json={"model": MODEL, "query": QUERY, **body})
+    assert response.status_code == 200, response.text
+    assert response.json()["usage"]["total_tokens"] == charged
+    assert {job.tenant for job in limited.jobs} == {"shop"}
+    begun = len(limited.jobs)
+    assert client.post(path, json={"model": MODEL, "query": QUERY, **body}).status_code == 429
+    assert len(limited.jobs) == begun

@@ -19,7 +19,7 @@ import pytest
 import torch
 from colpali_engine import models
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util import maxsim as maxsim_of_library
 
@@ -190,6 +190,8 @@ def test_a_text_model_s_scores_equal_the_library_s(case: Case) -> None:
 def test_eight_encodings_of_one_picture_are_one_picture(case: Case, name: str) -> None:
     canonical, variants = encodings()
     [expected] = case.embed(name, [canonical])
+    [otherwise] = case.embed(name, [png(ImageOps.invert(pages()[2]))])
+    assert (otherwise * expected).sum(axis=1).min() < 0.9, "the model looks"
     for kind, data in variants.items():
         [rows] = case.embed(name, [data])
         assert rows.shape == expected.shape, kind

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from runtime.api.addressing import meant, name_of
 from runtime.api.cohere import enveloped
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, lane_of, off_loop, read_json
+from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.matrices import Matrix, is_matrix, matrix_of
 from runtime.api.parts import Reference
@@ -50,6 +50,7 @@ class MaxSimRequest(BaseModel):
     """0: all of them."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     priority: Annotated[int, Strict()] = 0
+    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
         task=Task.MULTI_VECTOR,
         inputs=(),
         lane=lane_of(exchange, request.priority),
+        deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
     )
 

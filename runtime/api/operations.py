@@ -10,9 +10,11 @@ from pydantic import BaseModel
 from runtime.api import answers
 from runtime.api.cohere_embeddings import CohereRequest
 from runtime.api.jina import MultiVectorRequest
+from runtime.api.maxsim import MaxSimRequest
 from runtime.api.problems import Dialect
 from runtime.api.schemas import EmbeddingRequest
 from runtime.api.scoring_schemas import ClassifyRequest, PredictRequest, RerankRequest, ScoreRequest
+from runtime.api.similarity_map import SimilarityMapRequest
 from runtime.api.tei_embeddings import TeiRequest
 from runtime.api.tei_similarity import SimilarityRequest
 from runtime.api.tei_tasks import InvocationRequest, VertexRequest
@@ -34,6 +36,10 @@ EMBED: Final = {"input": [TEXT]}
 TEXTS: Final = {"inputs": [TEXT]}
 RERANK: Final = {"query": TEXT, "documents": ["Choose Forgot password.", "Bread recipe"], "top_n": 1}
 SCORE: Final = {"queries": TEXT, "documents": ["Choose Forgot password.", "Bread recipe"]}
+PICTURE: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+)
+"""One white pixel."""
 SENTENCES: Final = {"inputs": {"source_sentence": TEXT, "sentences": ["I forgot my password.", "Bread recipe"]}}
 
 
@@ -54,6 +60,11 @@ class Operation:
 def probe(summary: str, *statuses: int, answer: answers.Schema = answers.ANYTHING) -> Operation:
     """A route that says how the server is."""
     return Operation(OPENAI, summary, answer, statuses=statuses or (200,))
+
+
+def admin(summary: str) -> Operation:
+    """A route for whoever may administer."""
+    return Operation(OPENAI, summary, answers.ANYTHING, statuses=(200, 403, 503))
 
 
 V1: Final = Operation(COHERE, "Documents by relevance.", answers.RANKING, RerankRequest, RERANK)
@@ -113,6 +124,20 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "POST /pooling": Operation(VLLM, "Vectors or multi-vectors.", answers.POOLED, PoolingRequest, EMBED),
     "POST /score": Operation(VLLM, "The scores of pairs.", answers.SCORES, ScoreRequest, SCORE),
     "POST /v1/score": Operation(VLLM, "The same.", answers.SCORES, ScoreRequest, SCORE),
+    "POST /v1/maxsim": Operation(
+        OPENAI,
+        "Multi-vectors by MaxSim to a query's.",
+        answers.ANYTHING,
+        MaxSimRequest,
+        {"query": [[1.0, 0.0]], "documents": [[[1.0, 0.0], [0.0, 1.0]], [[0.6, 0.8]]]},
+    ),
+    "POST /v1/similarity_map": Operation(
+        OPENAI,
+        "Where a page is like each token of a query.",
+        answers.record(maps=answers.STRING),
+        SimilarityMapRequest,
+        {"query": "total", "image": PICTURE},
+    ),
     "POST /detokenize": Operation(
         VLLM, "Token ids as a text.", answers.record(prompt=answers.STRING), DetokenizeRequest, {"tokens": [72, 105]}
     ),
@@ -131,6 +156,19 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "GET /ping": probe("Alive.", answer=answers.record(status=answers.STRING, unix=answers.NUMBER)),
     "GET /ready": probe("Every required model is ready.", 200, 503, answer=answers.READINESS),
     "GET /health/models": probe("Each model's condition.", answer=answers.record(models=answers.listed({}))),
+    "GET /admin/models": admin("Each model's state, bytes, queues, loads."),
+    "GET /admin/memory": admin("The ledger, its limit, and what the driver says."),
+    "GET /admin/decisions": admin("The latest decisions of admission."),
+    **{
+        f"POST {path}/{{model_id}}/{verb}": admin(f"{verb.capitalize()} a model.")
+        for path, verbs in (
+            ("/admin/models", ("load", "unload", "pin", "unpin")),
+            ("/v1/models", ("load", "unload")),
+            ("/v2/repository/models", ("load", "unload")),
+        )
+        for verb in verbs
+    },
+    "POST /v2/repository/index": admin("The models and their states, as Triton lists them."),
     "GET /metrics": Operation(OPENAI, "Metrics in Prometheus' format.", answers.STRING, media_type="text/plain"),
     "GET /openapi.json": Operation(OPENAI, "This document.", answers.record(openapi=answers.STRING)),
     "GET /docs": Operation(OPENAI, "This document as a page.", answers.STRING, media_type="text/html"),

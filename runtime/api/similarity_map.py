@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, lane_of, off_loop, read_json
+from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.parts import Reference, contents
 from runtime.api.problems import Dialect
@@ -38,6 +38,7 @@ class SimilarityMapRequest(BaseModel):
     """A `data:` URI, bare base64 or an address, or a part that holds one."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     priority: Annotated[int, Strict()] = 0
+    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
         task=Task.MULTI_VECTOR,
         inputs=(),
         lane=lane_of(exchange, request.priority),
+        deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
         wants_layouts=True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx2
 import orjson
@@ -33,6 +34,7 @@ def fuzzed() -> Iterator[TestClient]:
         spec("owner/ranker", task="rerank"),
         spec("owner/moods", task="classify"),
     )
+    engine.statuses[1] = replace(engine.statuses[1], modalities=("text", "image"))
     with TestClient(build_app(engine)) as client:
         yield client
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,12 +55,14 @@ POSTS = [(path, each) for _, path, each in operations() if "requestBody" in each
 
 def engine_of_all() -> FakeEngine:
     """One model of each task, so that no body needs to name one."""
-    return FakeEngine(
+    engine = FakeEngine(
         spec("owner/letters", default=True),
         spec("owner/rows", task="multi_vector"),
         spec("owner/ranker", task="rerank"),
         spec("owner/moods", task="classify"),
     )
+    engine.statuses[1] = replace(engine.statuses[1], modalities=("text", "image"))
+    return engine
 
 
 def test_every_route_is_in_it_and_no_other() -> None:

@@ -75,7 +75,7 @@ async def ask(stage: Stage, request: Request) -> Outcome:
         return error
 
 
-@settings(max_examples=100)
+@settings(max_examples=15)
 @given(st.lists(requests, min_size=1, max_size=30), concurrencies, st.lists(faults, max_size=3))
 def test_every_request_has_one_true_outcome_in_order_and_within_the_budgets(
     asked: list[Request], concurrency: Concurrency, faults: Sequence[Fault]
@@ -122,7 +122,7 @@ def check_batches(stage: Stage, concurrency: Concurrency) -> None:
         assert starts == sorted(starts)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     st.lists(st.tuples(st.sampled_from(MODELS), st.integers(1, 300)), min_size=1, max_size=20),
     st.integers(1, 3),

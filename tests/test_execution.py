@@ -50,7 +50,7 @@ def test_of_a_batch_of_32_with_one_that_is_too_large_31_are_answered(place: int)
     play(act, [spec("a", slo_ms=1_000), spec("b")], faults=[fault])
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 400))
 def test_whatever_the_size_that_fails_everyone_who_fits_alone_is_answered(sizes: list[int], from_tokens: int) -> None:
     async def act(stage: Stage) -> list[Result | BaseException]:

@@ -107,7 +107,8 @@ def check_batches(stage: Stage, concurrency: Concurrency) -> None:
     """First in, first out within each line; no batch over its budget; no input twice."""
     taken: dict[tuple[str, Lane, bool], list[tuple[float, int]]] = defaultdict(list)
     seen: set[int] = set()
-    for batch in sorted(stage.batches, key=lambda each: each.taken_s):
+    # Batches are noted as they land: of two that were formed at one moment, the later line may land first.
+    for batch in sorted(stage.batches, key=lambda each: (each.taken_s, each.entries[0].queued_s)):
         assert batch.entries
         budget = concurrency.spare_batch_tokens if batch.spare else BUDGET
         assert batch.tokens <= budget or len(batch.entries) == 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # --help does without numpy
     from runtime.planning import Corpus, Endangered, Indexing, Plan
 
 COUNT_PREFIXES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+PIPE_COLUMNS: Final = 10_000
 NO_RATE: Final = "no hours: nobody measured how fast this is; give --tokens-per-s, or --profile with a rate"
 GPU_BATCH_TOKENS: Final = 16_384
 """As devices/cuda.py has it, for a GPU that isn't in this machine."""
@@ -80,15 +81,16 @@ def answer_to(config: RuntimeConfig, asked: Mapping[str, Any]) -> Answer:
     from runtime.planning import endangered, indexing, plan
 
     backend = TorchBackend()
-    corpus, rate = _corpus(config, asked), asked["tokens_per_s"]
+    rate = asked["tokens_per_s"]
     if rate is not None and rate <= 0:
         raise ConfigurationError("--tokens-per-s: more than 0 are needed")
     measured = _measured(config, asked["profile"])
     rates = {name: each.tokens_per_s for name, each in measured.items() if each.tokens_per_s is not None}
     units_ms = {name: asked["tokens"] / tokens_per_s * 1000.0 for name, tokens_per_s in rates.items()}
     units_ms |= {name: each.unit_ms for name, each in measured.items() if each.unit_ms is not None}
-    hours = {} if corpus is None else {"*": rate} if rate is not None else rates
     device = _device(config, backend, asked["memory"])
+    corpus = _corpus(asked, _price(config, device, asked["dollars_per_hour"]))
+    hours = {} if corpus is None else {"*": rate} if rate is not None else rates
     return Answer(
         plan=plan(config, backend, device),
         endangered=endangered(config.models, units_ms) if units_ms else None,
@@ -109,7 +111,14 @@ def parse_count(text: str) -> int:
     return count
 
 
-def _corpus(config: RuntimeConfig, asked: Mapping[str, Any]) -> Corpus | None:
+def _price(config: RuntimeConfig, device: Device, dollars_per_hour: float | None) -> float | None:
+    """Of the whole device; the registry has that of one of its threads."""
+    if dollars_per_hour is not None or config.price_per_hour_usd is None:
+        return dollars_per_hour
+    return config.price_per_hour_usd * device.concurrency.threads
+
+
+def _corpus(asked: Mapping[str, Any], dollars_per_hour: float | None) -> Corpus | None:
     from runtime.planning import Corpus
 
     if asked["tokens"] < 1 or asked["devices"] < 1:
@@ -120,7 +129,7 @@ def _corpus(config: RuntimeConfig, asked: Mapping[str, Any]) -> Corpus | None:
         chunks=parse_count(asked["chunks"]),
         tokens=asked["tokens"],
         devices=asked["devices"],
-        dollars_per_hour=asked["dollars_per_hour"],
+        dollars_per_hour=dollars_per_hour,
     )
 
 
@@ -155,13 +164,13 @@ def _device(config: RuntimeConfig, backend: Any, memory: str | None) -> Device:
     if config.device != "cpu":
         gpu = SimulatedDevice(VirtualClock(), Concurrency(lanes=1, flights=2), total)
         gpu.default_batch_tokens, gpu.default_dtype = GPU_BATCH_TOKENS, "bfloat16"
-        gpu.description = f"a GPU with {_gib(total)}"
+        gpu.description = f"a GPU with {_size(total)}"
         return gpu
     real = backend.open_device(config)
     used = real.memory().used_by_us_bytes
     cpu = SimulatedDevice(VirtualClock(), real.concurrency, total, held_bytes=used)
     cpu.default_batch_tokens, cpu.default_dtype = real.default_batch_tokens, real.default_dtype
-    cpu.description = f"this CPU with {_gib(total)}"
+    cpu.description = f"this CPU with {_size(total)}"
     return cpu
 
 
@@ -184,24 +193,27 @@ def show(answer: Answer) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=not Console().is_terminal)
-    table = Table("model", "verdict", "weights", "workspace", "batch tokens", "why", box=None, pad_edge=False)
+    # In a pipe each model is one line. A model's name or a path may hold what rich would take for markup.
+    console = Console(highlight=False, markup=False, width=None if Console().is_terminal else PIPE_COLUMNS)
+    table = Table(box=None, pad_edge=False)
+    for head in ("model", "verdict", "weights", "workspace", "batch tokens", "why"):
+        table.add_column(head, overflow="fold")
     for model in answer.plan.models:
         leaves = f"; in the place of {', '.join(model.evicts)}" if model.evicts else ""
         tokens = "" if model.batch_tokens is None else f"{model.batch_tokens:,}"
         if model.batch_tokens is not None and model.batch_tokens < model.wanted_batch_tokens:
             tokens += f" of {model.wanted_batch_tokens:,}"
-        sizes = _gib(model.weight_bytes), _gib(model.workspace_bytes)
+        sizes = _size(model.weight_bytes), _size(model.workspace_bytes)
         table.add_row(model.name, model.verdict, *sizes, tokens, model.reason + leaves)
     console.print(table)
     for line in _lines(answer):
-        console.print(line, markup=False)
+        console.print(line)
 
 
 def _lines(answer: Answer) -> Iterator[str]:
     plan = answer.plan
     verdict = "fits" if plan.fits else "does not fit"
-    yield f"{verdict}: {_gib(plan.used_bytes)} of {_gib(plan.limit_bytes)} booked after the start, on {plan.device}"
+    yield f"{verdict}: {_size(plan.used_bytes)} of {_size(plan.limit_bytes)} booked after the start, on {plan.device}"
     if answer.endangered is None:
         yield "objectives not judged: nobody measured how long one input takes; give --profile"
     for each in answer.endangered or ():
@@ -214,5 +226,5 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield f"{whose}: {took.hours:,.1f} h at {took.tokens_per_s:,.0f} tokens/s on each device{dollars}"
 
 
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"
+def _size(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -21,10 +21,11 @@ from runtime.metering import Metering
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import Footprint
 
-Verdict = Literal["loaded", "fits", "evicts", "left_out", "does_not_fit", "no_files"]
+Verdict = Literal["loaded", "fits", "evicts", "left_out", "device_full", "does_not_fit", "no_files"]
 """`loaded`: at the start. `fits`, `evicts`: when first asked for, beside the others or in the place of some, which
 leave memory (offloaded where they can be). `left_out`: it should be loaded at the start, has no room beside the others
-then, and comes in their place when asked for. `does_not_fit`: refused, whoever leaves. `no_files`: not to be judged."""
+then, and comes in their place when asked for. `device_full`: the budget has room, but others use the device's memory.
+`does_not_fit`: refused, whoever leaves. `no_files`: not to be judged."""
 GOOD: frozenset[Verdict] = frozenset({"loaded", "fits", "evicts"})
 SECONDS_AN_HOUR = 3600.0
 
@@ -149,7 +150,9 @@ def _started(planner: _Planner, spec: ModelSpec, footprint: Footprint) -> Planne
 def _asked(planner: _Planner, spec: ModelSpec, footprint: Footprint, names: Mapping[str, str]) -> PlannedModel:
     try:
         leaving = tuple(names[model] for model in planner.ask(spec, footprint))
-    except (NoRoomNow, DoesNotFit) as refusal:
+    except NoRoomNow as refusal:  # all are idle, so only the driver can have said so
+        return _fate(spec, footprint, "device_full", refusal.message)
+    except DoesNotFit as refusal:
         return _fate(spec, footprint, "does_not_fit", refusal.message)
     if spec.resident == "always":
         return _fate(spec, footprint, "left_out", "no room at the start beside the others", leaving)

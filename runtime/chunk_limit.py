@@ -101,3 +101,11 @@ def slow_unit(unit_ms: float, slos_ms: dict[str, float]) -> tuple[str, float] | 
         return None
     model, slo_ms = min(slos_ms.items(), key=lambda each: each[1])
     return (model, slo_ms) if unit_ms > slo_ms / 2.0 else None
+
+
+def slow_unit_warning(model: str, unit_ms: float, endangered: str, slo_ms: float) -> str:
+    """What `slow_unit` found, in a sentence."""
+    return (
+        f"{model}: one input takes {unit_ms:.1f} ms of the device and can't be cut, which endangers the objective of"
+        f" {endangered} ({slo_ms:g} ms)"
+    )

@@ -13,6 +13,7 @@ from runtime.configuration import Request, effective_yaml, load_config, registry
 from runtime.errors import ConfigurationError, SourceNotFound
 from runtime.flags import FLAGS, Values, given, request_of, takes
 from runtime.infinity_flags import INFINITY_FLAGS, translate
+from runtime.plan_report import OPTIONS, answer_to, as_json, show
 from runtime.sources import resolve_source
 
 app = typer.Typer(
@@ -100,6 +101,22 @@ def download(ctx: typer.Context, values: Values) -> None:
         typer.echo(line_of(fetched))
         missing = missing or fetched.problem is not None
     if missing:
+        raise typer.Exit(1)
+
+
+@app.command()
+@takes(FLAGS, *OPTIONS)
+def plan(ctx: typer.Context, values: Values) -> None:
+    """Say what a device would do with the models: who fits, who makes way, who is refused. Nothing is loaded.
+
+    It takes the flags and variables of `serve`. Status 1 where the models don't fit.
+    """
+    answer = answer_to(load_config(request_of(given(ctx, FLAGS, values))), values)
+    if values["json"]:
+        typer.echo(as_json(answer))
+    else:
+        show(answer)
+    if not answer.plan.fits:
         raise typer.Exit(1)
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runtime.admission import Admission
-from runtime.eviction import Candidate, min_residence_s, value_density
+from runtime.eviction import Candidate, Standing
 from runtime.loader import Loader
+from runtime.machinery import Rules
 from runtime.metering import Metering
 from runtime.worker import State, Worker
 
@@ -73,18 +74,17 @@ class Departures:
         """Whether it has work, or somebody waits for it."""
         return worker.waiting > 0 or self._has_work(worker)
 
-    def candidates(self, workers: Iterable[Worker], now_s: float, min_residence: float) -> list[Candidate]:
-        """Those of `workers` that are in memory and not pinned, as eviction judges them."""
-        return [
-            Candidate(
-                model=worker.spec.id,
-                value=value_density(worker.demand.per_s(now_s), worker.load_s, worker.footprint.resident_bytes),
-                busy=not worker.serves or self.is_needed(worker),
-                stays_s=worker.resident_since_s + min_residence_s(min_residence, worker.load_s) - now_s,
-            )
-            for worker in workers
-            if worker.model is not None and not worker.pinned
-        ]
+    def candidates(self, workers: Iterable[Worker], newcomer: Worker, rules: Rules) -> list[Candidate]:
+        """Those of `workers` that are in memory and not pinned, as eviction judges them beside `newcomer`."""
+        now_s = rules.now_s()
+        wanted = _standing(newcomer, now_s)
+        found: list[Candidate] = []
+        for worker in workers:
+            if worker.model is not None and not worker.pinned and worker is not newcomer:
+                claim = rules.replacement(_standing(worker, now_s), wanted, rules.min_residence_s)
+                busy = not worker.serves or self.is_needed(worker)
+                found.append(Candidate(model=worker.spec.id, value=claim.value, busy=busy, stays_s=claim.stays_s))
+        return found
 
     async def over(self, worker: Worker) -> None:
         """Until `worker` has left, if it is about to."""
@@ -161,3 +161,15 @@ class Departures:
 
     def _has_work(self, worker: Worker) -> bool:
         return worker.results_pending > 0 or self._neighbours.holds(worker)
+
+
+def _standing(worker: Worker, now_s: float) -> Standing:
+    return Standing(
+        requests_per_s=worker.demand.per_s(now_s),
+        reload_s=worker.load_s,
+        resident_bytes=worker.footprint.resident_bytes,
+        idle_s=now_s - worker.demand.latest_s,
+        resident_s=now_s - worker.resident_since_s,
+        refused_s=0.0 if worker.refused_since_s is None else now_s - worker.refused_since_s,
+        timed=worker.reload_s is not None,
+    )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from runtime.administration import Administration
-from runtime.admission import DEFAULT_SHARE_OF_MEMORY, Admission
+from runtime.admission import Admission, memory_limit_bytes
 from runtime.backend import Backend, TorchBackend
 from runtime.delivery import BatchWatcher, Delivery
 from runtime.departure import Neighbours
@@ -26,7 +26,7 @@ from runtime.metering import Gauge, Metering
 from runtime.models.base import Model, Vocabulary
 from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.residency import Residency, Rules
+from runtime.residency import Residency
 from runtime.router import Router
 from runtime.ticket import Ticket
 from runtime.work import MAXSIM_ID, Job, Lane, Result, Task
@@ -256,7 +256,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         self.device = await loop.run_in_executor(self._loader, self._backend.open_device, self.config)
         memory = self.device.memory()
-        limit = self.config.memory_budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
+        limit = memory_limit_bytes(self.config.memory_budget_bytes, memory)
         lanes = self.device.concurrency.threads
         self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
         self._delivery.open(loop)
@@ -276,7 +276,7 @@ class Engine:
             admission,
             self.metering,
             Neighbours(holds=executor.holds, loaded=self._loaded),
-            Rules(min_residence_s=self.config.min_residence_s, now_s=self._machinery.clock.now_s),
+            self._machinery.rules(self.config.min_residence_s),
         )
         executor.execution.make_room = residency.make_room
         self._overload.most_tokens_ever = lambda worker: admission.most_tokens_ever(worker.spec.id)

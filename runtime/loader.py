@@ -38,6 +38,8 @@ class Loaded:
     model: Model
     footprint: Footprint
     cost: CostLine
+    unit_ms: float
+    """Predicted device time of one usual input, which can't be cut."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class _Measured:
 
     times: list[tuple[int, float]]
     peaks: list[tuple[int, int]]
+    unit_tokens: int
+    """Of one usual input."""
 
 
 class Loader:
@@ -69,7 +73,7 @@ class Loader:
 
     def wanted_tokens(self, spec: ModelSpec) -> int:
         """The largest batch where memory allows it."""
-        return spec.max_batch_tokens or self._device.default_batch_tokens
+        return wanted_tokens(spec, self._device)
 
     def predict(self, spec: ModelSpec) -> Footprint:
         """Bytes that `spec` will take, before anything is loaded. Raises SourceNotFound, UnsupportedModel."""
@@ -84,11 +88,13 @@ class Loader:
         except BaseException:
             model.close()
             raise
+        cost = CostLine.fit(measured.times)
         return Loaded(
             task=task,
             model=model,
             footprint=self._footprint(model, spec, measured.peaks),
-            cost=CostLine.fit(measured.times),
+            cost=cost,
+            unit_ms=cost.predict_ms(measured.unit_tokens),
         )
 
     def park(self, model: Model) -> bool:
@@ -128,7 +134,7 @@ class Loader:
         """Run a few sizes: what scheduling and admission start from."""
         probe_input = Pair(EXAMPLE_TEXT, EXAMPLE_TEXT) if task is Task.RERANK else model.example()
         probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
-        measured = _Measured([], [])
+        measured = _Measured([], [], probe.tokens)
         for share in WARM_UP_SHARES:
             items = [probe] * max(1, int(budget * share) // probe.tokens)
             tokens = len(items) * probe.tokens
@@ -145,6 +151,11 @@ class Loader:
         with self._device.working(alone=False):
             model.launch(items).land()
         return (now_s() - started_s) * 1000.0
+
+
+def wanted_tokens(spec: ModelSpec, device: Device) -> int:
+    """The largest batch of a model on `device` where memory allows it."""
+    return spec.max_batch_tokens or device.default_batch_tokens
 
 
 def activation_line(peaks: Sequence[tuple[int, int]]) -> tuple[int, float]:

@@ -9,6 +9,7 @@ from typing import Protocol
 from runtime.batch_queue import Entry
 from runtime.clock import REAL_CLOCK, Clock
 from runtime.devices.base import Device
+from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver, Executor
 from runtime.preparation import Preparation
@@ -43,6 +44,15 @@ class Lanes(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the operator asked of residency, the clock it is judged by, and who gives way to whom."""
+
+    min_residence_s: float
+    now_s: Callable[[], float]
+    replacement: Replacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machinery:
     """How the engine gets each of its moving parts; the real ones by default."""
 
@@ -50,3 +60,8 @@ class Machinery:
     lanes: Callable[[Device, Policy, Deliver, float], Lanes] = Executor
     preparation: Callable[[int], Preparation] = Preparation
     policy: Callable[[Iterable[ModelSpec]], Policy] = FairShare.of
+    replacement: Replacement = by_value
+
+    def rules(self, min_residence_s: float) -> Rules:
+        """What residency goes by."""
+        return Rules(min_residence_s=min_residence_s, now_s=self.clock.now_s, replacement=self.replacement)

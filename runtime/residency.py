@@ -12,31 +12,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
 
 from runtime.admission import Admission
 from runtime.batch_queue import BatchQueue
+from runtime.chunk_limit import slow_unit, slow_unit_warning
 from runtime.departure import Departures, Neighbours
 from runtime.devices.base import Device
 from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading, NoRoomNow
 from runtime.loader import Loaded, Loader, as_problem
+from runtime.machinery import Rules
 from runtime.metering import Metering
-from runtime.work import Footprint
+from runtime.work import MAXSIM_ID, Footprint
 from runtime.worker import AWAY, State, Worker
 
 log = logging.getLogger(__name__)
 
 LEAST_ETA_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the operator asked of residency, and the clock it is judged by."""
-
-    min_residence_s: float = 10.0
-    now_s: Callable[[], float] = time.monotonic
+SLOW_UNIT = "one input of %s takes %.1f ms of the device and can't be cut: it endangers the objective of %s (%g ms)"
 
 
 class Residency:
@@ -149,8 +143,7 @@ class Residency:
         return load.result()
 
     def _note_use(self, worker: Worker) -> None:
-        worker.demand.note(self._rules.now_s())
-        worker.last_used_unix_s = time.time()
+        worker.note_use(self._rules.now_s())
         self.departures.note_use(worker)
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -159,6 +152,7 @@ class Residency:
         """Load `worker` now, also one that failed before. Raises what kept it from loading."""
         if worker.state is State.FAILED:
             worker.state, worker.failure = State.UNLOADED, None
+        worker.refused_since_s = -math.inf
         while not worker.serves:
             problem = await asyncio.shield(self._begin(worker))
             if problem is not None:
@@ -213,8 +207,7 @@ class Residency:
         spec, loader = worker.spec, self._loader
         if not worker.footprint.resident_bytes:
             worker.footprint = await loader.run(loader.predict, spec)
-        others = [each for each in self._workers if each is not worker]
-        candidates = self.departures.candidates(others, self._rules.now_s(), self._rules.min_residence_s)
+        candidates = self.departures.candidates(self._workers, worker, self._rules)
         leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
         self._apply_budgets()
         await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
@@ -236,12 +229,16 @@ class Residency:
         worker.budget_tokens = self._loader.wanted_tokens(worker.spec)
         worker.model = loaded.model
         self._admission.settle(worker.spec.id, loaded.footprint)
+        slos_ms = {each.spec.name: each.spec.slo_ms for each in self._workers if each.spec.id != MAXSIM_ID}
+        slow = slow_unit(loaded.unit_ms, slos_ms)
+        if slow is not None:
+            log.warning("%s", slow_unit_warning(worker.spec.name, loaded.unit_ms, *slow))
 
     def _count(self, worker: Worker, outcome: str) -> None:
         now_s = self._rules.now_s()
         worker.state, worker.failure, worker.started = State.READY, None, True
         worker.reload_s = worker.loaded_s = now_s - self._loading_since_s
-        worker.resident_since_s = now_s
+        worker.resident_since_s, worker.refused_since_s = now_s, None
         worker.loads += 1
         self._neighbours.loaded(worker)
         self._apply_budgets()

@@ -116,6 +116,8 @@ class Worker:
         self.preparing_tokens = 0
         self.pinned = spec.pinned
         self.demand = Demand()
+        self.refused_since_s: float | None = None
+        """When it was first asked for in vain; minus infinity: an operator wants it loaded now. None: it serves."""
         self.started = False
         """What the start had to do for it is done: it was loaded, or left for later."""
         self.parked: Model | None = None
@@ -192,6 +194,13 @@ class Worker:
     def batch_tokens(self) -> int:
         """The largest batch now: the budget, lowered after an out-of-memory."""
         return max(1, int(self.budget_tokens * self._ceiling))
+
+    def note_use(self, now_s: float) -> None:
+        """Somebody asked for it."""
+        self.demand.note(now_s)
+        self.last_used_unix_s = time.time()
+        if self.refused_since_s is None and not self.serves:
+            self.refused_since_s = now_s
 
     def cut_ceiling(self) -> None:
         """The device ran out of memory on a batch of this model."""

@@ -76,6 +76,8 @@ class RoomBackend(DoubleBackend):
         self.parkable = False
         self.failure: Exception | None = None
         self.warm_up_failure: Exception | None = None
+        self.batch_s = 0.0
+        """What each batch takes on the clock."""
         self.room = device
         self.resident: dict[str, ResidentModel] = {}
 
@@ -91,8 +93,13 @@ class RoomBackend(DoubleBackend):
             raise self.failure
         self.clock.pass_by(LOAD_S)
         model = self.resident[spec.id] = ResidentModel(self.sizes[spec.id], self.parkable)
-        model.fail_on = lambda texts: self.warm_up_failure
+        model.fail_on = self._run
         return model
+
+    def _run(self, texts: list[str]) -> Exception | None:
+        if self.batch_s:
+            self.clock.pass_by(self.batch_s)
+        return self.warm_up_failure
 
 
 @asynccontextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -11,7 +13,16 @@ from hypothesis import strategies as st
 
 from runtime.admission import Admission
 from runtime.errors import DoesNotFit, NoRoomNow
-from runtime.eviction import Candidate, Demand, min_residence_s, value_density, victims, wait_for_room_s
+from runtime.eviction import (
+    Candidate,
+    Demand,
+    Standing,
+    by_value,
+    min_residence_s,
+    value_density,
+    victims,
+    wait_for_room_s,
+)
 from runtime.ledger import Ledger
 from runtime.metering import Metering
 from runtime.work import Footprint
@@ -57,6 +68,55 @@ def test_demand_fades_and_value_is_what_a_byte_saves() -> None:
     assert value_density(2.0, 5.0, 100) == pytest.approx(0.1)
     assert value_density(2.0, 5.0, 0) == pytest.approx(10.0)
     assert (min_residence_s(10.0, 0.1), min_residence_s(10.0, 4.0)) == (10.0, 80.0)
+
+
+def standing(
+    requests_per_s: float,
+    reload_s: float = 1.0,
+    resident_bytes: int = 100,
+    idle_s: float = 0.0,
+    resident_s: float = 1e6,
+    refused_s: float = 0.0,
+) -> Standing:
+    """Of a model that has been in memory for long."""
+    return Standing(
+        requests_per_s=requests_per_s,
+        reload_s=reload_s,
+        resident_bytes=resident_bytes,
+        idle_s=idle_s,
+        resident_s=resident_s,
+        refused_s=refused_s,
+    )
+
+
+def test_a_model_in_use_gives_way_only_to_one_that_is_worth_more() -> None:
+    assert by_value(standing(1.0), standing(1.3), 10.0).stays_s == 0.0
+    assert by_value(standing(1.0), standing(1.2), 10.0).stays_s > 0.0
+    assert by_value(standing(1.0), standing(1.2, reload_s=2.0), 10.0).stays_s == 0.0
+    assert by_value(standing(1.0), standing(1.2, resident_bytes=50), 10.0).stays_s == 0.0
+    assert by_value(standing(0.0), standing(0.001), 10.0).stays_s == 0.0
+
+
+def test_a_load_that_was_never_timed_counts_as_fast_as_the_others() -> None:
+    guess = standing(1.0, reload_s=30.0)
+    assert by_value(standing(1.0), guess, 10.0).stays_s == 0.0
+    assert by_value(standing(1.0), replace(guess, timed=False), 10.0).stays_s > 0.0
+
+
+def test_an_idle_model_gives_way_at_once_whatever_it_was_worth() -> None:
+    seldom = standing(0.001)
+    assert by_value(standing(9.0, idle_s=15.0), seldom, 10.0).stays_s == pytest.approx(5.0)
+    assert by_value(standing(9.0, idle_s=20.0), seldom, 10.0).stays_s == 0.0
+    assert by_value(standing(9.0, idle_s=20.0, resident_s=5.0), seldom, 10.0).stays_s == pytest.approx(15.0)
+
+
+@given(st.floats(0.0, 10.0), st.floats(1e-4, 10.0))
+def test_nobody_is_refused_for_ever_and_an_operator_never_for_worth(resident: float, newcomer: float) -> None:
+    ages_s = [0.0, 60.0, 600.0, 6_000.0, 60_000.0]
+    waits_s = [by_value(standing(resident), standing(newcomer, refused_s=age_s), 10.0).stays_s for age_s in ages_s]
+    assert waits_s == sorted(waits_s, reverse=True)
+    assert waits_s[-1] == 0.0
+    assert by_value(standing(resident), standing(newcomer, refused_s=math.inf), 10.0).stays_s == 0.0
 
 
 sizes = st.integers(0, 8_000)

@@ -137,6 +137,36 @@ async def test_the_least_worth_a_byte_leaves_first_and_a_pinned_one_never() -> N
         assert [status.evictions for status in engine.describe()] == [0, 1, 0, 0]
 
 
+async def test_a_model_in_use_is_kept_from_a_lesser_one_unless_an_operator_wants_that() -> None:
+    budget = int(1.5 * MB)
+    async with residents({"a": MB, "b": MB}, budget_bytes=budget, keys=ON_DEMAND) as (engine, backend, clock):
+        for _ in range(20):
+            await engine.run(job("a", "x"))
+            clock.pass_by(5.0)
+        for _ in range(3):
+            with pytest.raises(NoRoomNow) as refusal:
+                await engine.run(job("b", "x"))
+            assert 0 < (refusal.value.retry_after_s or 0.0) <= 20 * LOAD_S
+        assert_rows(await engine.run(job("a", "x")), ["x"])
+        assert backend.loads == ["a"]
+        assert (await engine.admin.load("b")).state == "ready"
+        assert backend.loads == ["a", "b"]
+        assert states(engine) == {"a": "unloaded", "b": "ready"}
+
+
+async def test_a_model_whose_one_input_takes_too_long_is_named_when_it_is_loaded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "runtime.residency")
+    async with residents({"a": MB, "slow": MB}, keys={**ON_DEMAND, "slo_ms": 50.0}) as (engine, backend, _):
+        await engine.run(job("a", "x"))
+        assert "endangers" not in caplog.text
+        backend.batch_s = 0.08
+        await engine.run(job("slow", "x"))
+    assert "slow: one input takes 80.0 ms" in caplog.text
+    assert "the objective of a (50 ms)" in caplog.text
+
+
 async def test_a_model_with_work_in_flight_is_never_evicted() -> None:
     budget = int(1.5 * MB)
     async with residents({"a": MB, "b": MB}, budget_bytes=budget, keys=ON_DEMAND) as (engine, backend, clock):

@@ -192,6 +192,38 @@ def test_of_sixty_four_models_sixteen_are_in_memory_and_the_others_come_when_ask
     assert set(outcomes) <= {"model_loading", "no_room_now"}
 
 
+def test_models_found_in_memory_and_answers_are_more_than_least_recent_gives_with_fewer_swaps() -> None:
+    asked = scenario("sixty_four_models", duration_s=900)
+    ours, lru = simulate(asked), simulate(asked, replacement="least-recent")
+    assert ours.hit_rate > lru.hit_rate
+    assert ours.answered_rate > lru.answered_rate
+    assert ours.evictions < lru.evictions / 2
+    assert f"answered {ours.answered_rate:.1%}" in table(ours)
+
+
+def test_a_model_that_others_are_worth_more_than_is_loaded_in_the_end() -> None:
+    def model(name: str) -> dict[str, object]:
+        return {"id": name, "fixed_ms": 1.0, "ms_per_token": 0.01, "weights": "4GiB", "load_s": 1.0}
+
+    asked = Scenario.model_validate(
+        {
+            "duration_s": 1_800,
+            "device": {"memory": "6GiB"},
+            "models": [model("asked-often"), model("asked-seldom")],
+            "traffic": [
+                {"model": "asked-often", "rate_per_s": 2.0, "tokens": 10},
+                {"model": "asked-seldom", "rate_per_s": 0.2, "tokens": 10},
+            ],
+        }
+    )
+    figures = simulate(asked)
+    often, seldom = (figures.of(name, Lane.ONLINE) for name in ("asked-often", "asked-seldom"))
+    assert seldom.delays_ms
+    assert seldom.outcomes["no_room_now"] > len(seldom.delays_ms)
+    assert len(often.delays_ms) > 3_000
+    assert figures.evictions <= 12
+
+
 def test_models_that_fit_together_never_leave() -> None:
     asked = scenario("sixty_four_models", duration_s=300)
     models = [model.model_dump() | {"copies": 16} for model in asked.models]

@@ -130,7 +130,15 @@ class _Stream:
 class SimulatedDevice(Device):
     """Streams that run one batch after another, and a memory that can run out."""
 
-    def __init__(self, clock: Clock, concurrency: Concurrency, memory_bytes: int, faults: Sequence[Fault] = ()) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        concurrency: Concurrency,
+        memory_bytes: int,
+        faults: Sequence[Fault] = (),
+        held_bytes: int = 0,
+    ) -> None:
+        """`held_bytes`: of the memory, what the process holds without any model."""
         self.name = "simulated"
         self.description = f"{concurrency.lanes} simulated lanes"
         self.concurrency = concurrency
@@ -144,7 +152,7 @@ class SimulatedDevice(Device):
         """Tokens of all batches that were launched."""
         self.faults = faults
         self._memory_bytes = memory_bytes
-        self._usage = _Usage()
+        self._usage = _Usage({"": held_bytes} if held_bytes else {})
         self._streams = [_Stream() for _ in range(concurrency.threads)]
         self._loaded_s: dict[str, float] = {}
         """Since when each model is here; of one that is still on its way, a time to come."""

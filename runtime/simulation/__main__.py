@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from itertools import product
 from pathlib import Path
 
 from runtime.errors import ConfigurationError
 from runtime.simulation.figures import table
-from runtime.simulation.policies import POLICIES
+from runtime.simulation.policies import POLICIES, REPLACEMENTS
 from runtime.simulation.run import simulate
-from runtime.simulation.scenario import PolicyName, read_scenario
+from runtime.simulation.scenario import PolicyName, ReplacementName, read_scenario
 
 
 def main() -> int:
@@ -25,19 +26,26 @@ def main() -> int:
         choices=[*POLICIES, "all"],
         help="instead of the scenario's own; repeat it, or `all`, to compare",
     )
+    parser.add_argument(
+        "--replacement",
+        action="append",
+        default=[],
+        choices=[*REPLACEMENTS, "all"],
+        help="who leaves memory for another, instead of the scenario's own; repeat it, or `all`, to compare",
+    )
     asked = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
     policies: list[PolicyName] = list(POLICIES) if "all" in asked.policy else asked.policy
+    replacements: list[ReplacementName] = list(REPLACEMENTS) if "all" in asked.replacement else asked.replacement
     for path in asked.scenario:
         try:
             scenario = read_scenario(path)
         except ConfigurationError as error:
             print(f"simulate: {error.message}", file=sys.stderr)
             return 1
-        for policy in policies or [scenario.policy]:
-            print(
-                f"{path.name}, {policy}, {scenario.duration_s:g} s\n{table(simulate(scenario, policy))}\n", flush=True
-            )
+        for policy, replacement in product(policies or [scenario.policy], replacements or [scenario.replacement]):
+            head = f"{path.name}, {policy}, {replacement}, {scenario.duration_s:g} s"
+            print(f"{head}\n{table(simulate(scenario, policy, replacement))}\n", flush=True)
     return 0
 
 

@@ -71,6 +71,11 @@ class Figures:
         return self.found / self.asked if self.asked else 1.0
 
     @property
+    def answered_rate(self) -> float:
+        """Part of the requests that were answered; 1 where nobody asked."""
+        return sum(len(each.delays_ms) for each in self.streams.values()) / self.asked if self.asked else 1.0
+
+    @property
     def evictions(self) -> int:
         """Models that had to leave for others."""
         return sum(count for verdict, count in self.verdicts.items() if verdict in ("evicted", "offloaded"))
@@ -114,6 +119,6 @@ def table(figures: Figures) -> str:
     refusals = figures.verdicts.get("refused", 0)
     end = (
         f"device busy {figures.busy:.1%}, models found in memory {figures.hit_rate:.1%},"
-        f" evictions {figures.evictions:,}, refusals {refusals:,}"
+        f" answered {figures.answered_rate:.1%}, evictions {figures.evictions:,}, refusals {refusals:,}"
     )
     return "\n".join([*lines, end])

@@ -12,6 +12,7 @@ from runtime.batch_queue import Entry
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device
 from runtime.dispatch import Dispatch
+from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver
 from runtime.machinery import Lanes, Machinery
@@ -137,10 +138,11 @@ def virtual_machinery(
     clock: VirtualClock,
     observe: Callable[[Batch], None],
     policy: Callable[[Iterable[ModelSpec]], Policy] = FairShare.of,
+    replacement: Replacement = by_value,
 ) -> Machinery:
     """For an engine on a VirtualLoop of the same clock. `observe` is told of each batch as it lands."""
 
     def lanes(device: Device, policy: Policy, deliver: Deliver, idle_wait_ms: float) -> Lanes:
         return SimulatedLanes(device, policy, deliver, idle_wait_ms, clock, observe)
 
-    return Machinery(clock=clock, lanes=lanes, preparation=InPlace, policy=policy)
+    return Machinery(clock=clock, lanes=lanes, preparation=InPlace, policy=policy, replacement=replacement)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.devices.base import Concurrency
+from runtime.eviction import Claim, Replacement, Standing, by_value
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine, FairShare, Policy
-from runtime.simulation.scenario import PolicyName
+from runtime.simulation.scenario import PolicyName, ReplacementName
 from runtime.work import Choice, Lane, Waiting
 
 Key = tuple[str, Lane]
@@ -89,3 +90,12 @@ POLICIES: Final[dict[PolicyName, Callable[[Iterable[ModelSpec]], Policy]]] = {
     "fair-share": FairShare.of,
 }
 """By the name that a scenario uses; `fair-share` is the one that serves."""
+
+
+def least_recent(resident: Standing, newcomer: Standing, base_s: float) -> Claim:
+    """Who was not asked for longest leaves, for anyone and at once (LRU)."""
+    return Claim(-resident.idle_s, 0.0)
+
+
+REPLACEMENTS: Final[dict[ReplacementName, Replacement]] = {"by-value": by_value, "least-recent": least_recent}
+"""By the name that a scenario uses; `by-value` is the one that serves."""

@@ -18,16 +18,19 @@ from runtime.simulation.backend import SimulatedBackend
 from runtime.simulation.event_loop import VirtualLoop
 from runtime.simulation.figures import Figures
 from runtime.simulation.lanes import virtual_machinery
-from runtime.simulation.policies import POLICIES
-from runtime.simulation.scenario import PolicyName, Scenario, Traffic
+from runtime.simulation.policies import POLICIES, REPLACEMENTS
+from runtime.simulation.scenario import PolicyName, ReplacementName, Scenario, Traffic
 from runtime.work import Job, Task
 
 LEAST_BACK_OFF_S = 0.1
 """Before a client of a closed loop that was refused asks again, at least."""
 
 
-def simulate(scenario: Scenario, policy: PolicyName | None = None) -> Figures:
-    """What comes of a scenario; `policy` in place of the scenario's own. The same seed gives the same figures."""
+def simulate(
+    scenario: Scenario, policy: PolicyName | None = None, replacement: ReplacementName | None = None
+) -> Figures:
+    """What comes of a scenario; `policy` and `replacement` in place of its own. One seed gives the same figures."""
+    scenario = scenario.model_copy(update={"replacement": replacement or scenario.replacement})
     clock = VirtualClock()
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         return runner.run(Simulation(scenario, policy or scenario.policy, clock).run())
@@ -53,7 +56,7 @@ class Simulation:
         self.engine = Engine(
             self._config(),
             SimulatedBackend(self._device, self._costs),
-            virtual_machinery(clock, self._observe, POLICIES[policy]),
+            virtual_machinery(clock, self._observe, POLICIES[policy], REPLACEMENTS[scenario.replacement]),
         )
 
     async def run(self) -> Figures:

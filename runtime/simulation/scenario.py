@@ -16,6 +16,7 @@ from runtime.registry import ModelSpec, Section, parse_bytes
 from runtime.work import Lane
 
 PolicyName = Literal["first-in-first-out", "round-robin", "fair-queueing", "fair-share"]
+ReplacementName = Literal["by-value", "least-recent"]
 Size = str | int
 """Bytes, such as 8GiB."""
 
@@ -136,6 +137,7 @@ class Scenario(Section):
     settle_s: float = Field(0.0, ge=0, description="Seconds at the start that don't count in the figures.")
     seed: int = Field(1, description="Of the random arrivals and sizes.")
     policy: PolicyName = Field("fair-share", description="Who decides what runs.")
+    replacement: ReplacementName = Field("by-value", description="Who decides which model leaves for another.")
     idle_wait_ms: float = Field(0.0, ge=0, description="As in the registry.")
     max_queue_ms: float = Field(30_000.0, gt=0, description="As in the registry.")
     max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="As in the registry.")

@@ -10,6 +10,9 @@ from typing import Protocol
 
 from runtime.work import Lane, Prepared, Row
 
+SMALL_JOB_INPUTS = 8
+"""A Job is small while it has no more tokens than so many of the largest small inputs: about one spare lane's batch."""
+
 
 class Owner(Protocol):
     """Whoever waits for an entry's row; runs on the event loop only."""
@@ -36,6 +39,8 @@ class Entry:
     due_s: float
     deadline_s: float = math.inf
     """From here on its row is of no use: it is dropped and never taken. Its owner is told by its own timer."""
+    small: bool = False
+    """It stands in the line of small inputs."""
     dropped: bool = False
     taken: bool = False
 
@@ -50,13 +55,14 @@ class _Line:
 class BatchQueue:
     """First in, first out within a lane, and within the small and the large inputs of the online lane.
 
-    Small online inputs stand in a line of their own, because a device may have a lane for them alone. Dropped entries
-    stop counting at once and leave when their turn comes; so do those whose deadline has passed by then.
+    Small online inputs stand in a line of their own, because a device may have a lane for them alone; but not where a
+    Job has many of them (a rerank of short documents), since others would wait behind them there. Dropped entries stop
+    counting at once and leave when their turn comes; so do those whose deadline has passed by then.
     """
 
     def __init__(self, small_tokens: int = 0) -> None:
         """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
-        self._small_below = small_tokens + 1 if small_tokens else 0
+        self._small_tokens = small_tokens
         self.changes = 0
         """Grows with every change, so that what was read of the queue may be kept until then."""
         self._lines = {(lane, small): _Line() for lane in Lane for small in (False, True)}
@@ -64,8 +70,11 @@ class BatchQueue:
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
         """Append entries, all of a Job's or none."""
         self.changes += 1
+        entries = list(entries)
+        few = sum(entry.prepared.tokens for entry in entries) <= SMALL_JOB_INPUTS * self._small_tokens
         for entry in entries:
-            line = self._line_of(lane, entry)
+            entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
+            line = self._lines[lane, entry.small]
             line.entries.append(entry)
             line.items += 1
             line.tokens += entry.prepared.tokens
@@ -96,7 +105,7 @@ class BatchQueue:
         for entry in entries:
             if not entry.dropped and not entry.taken:
                 entry.dropped = True
-                _uncount(self._line_of(lane, entry), entry)
+                _uncount(self._lines[lane, entry.small], entry)
                 dropped += 1
         for small in (False, True):
             if self._lines[lane, small].items == 0:
@@ -114,9 +123,6 @@ class BatchQueue:
     def tokens(self, lane: Lane, small: bool | None = None) -> int:
         """Tokens that wait; `small` None: of both sizes."""
         return sum(line.tokens for line in self._chosen(lane, small))
-
-    def _line_of(self, lane: Lane, entry: Entry) -> _Line:
-        return self._lines[lane, lane is Lane.ONLINE and entry.prepared.tokens < self._small_below]
 
     def _chosen(self, lane: Lane, small: bool | None) -> list[_Line]:
         return [self._lines[lane, size] for size in (False, True) if small is None or size is small]

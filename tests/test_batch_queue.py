@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.batch_queue import BatchQueue, Entry
+from runtime.batch_queue import SMALL_JOB_INPUTS, BatchQueue, Entry
 from runtime.work import Lane
 from tests.entries import entry
 
@@ -36,8 +36,9 @@ class QueueBesideALedger(RuleBasedStateMachine):
         entries = [entry(cost, index) for index, cost in enumerate(costs)]
         self.queue.push(lane, entries)
         self.pushed[lane] += entries
+        few = self.small_tokens > 0 and sum(costs) <= SMALL_JOB_INPUTS * self.small_tokens
         for one in entries:
-            small = lane is Lane.ONLINE and self.small_tokens > 0 and one.prepared.tokens <= self.small_tokens
+            small = lane is Lane.ONLINE and few and one.prepared.tokens <= self.small_tokens
             self.waiting[lane, small].append(one)
 
     @rule(lane=lanes, small=st.booleans(), max_tokens=st.integers(1, 100))
@@ -131,11 +132,19 @@ def test_lanes_do_not_see_each_other() -> None:
 def test_small_online_inputs_do_not_stand_behind_large_ones_and_small_bulk_inputs_do() -> None:
     queue = BatchQueue(small_tokens=4)
     for lane in Lane:
-        queue.push(lane, [entry(50), entry(4), entry(5)])
+        queue.push(lane, [entry(20), entry(4), entry(5)])
     assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 100, small=True)] == [4]
-    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 100)] == [50, 5]
+    assert [one.prepared.tokens for one in queue.take(Lane.ONLINE, 100)] == [20, 5]
     assert queue.take(Lane.BULK, 100, small=True) == []
-    assert [one.prepared.tokens for one in queue.take(Lane.BULK, 100)] == [50, 4, 5]
+    assert [one.prepared.tokens for one in queue.take(Lane.BULK, 100)] == [20, 4, 5]
+
+
+def test_the_small_inputs_of_a_large_job_stand_among_the_large_ones() -> None:
+    queue = BatchQueue(small_tokens=4)
+    queue.push(Lane.ONLINE, [entry(4) for _ in range(SMALL_JOB_INPUTS + 1)])
+    queue.push(Lane.ONLINE, [entry(4)])
+    assert queue.items(Lane.ONLINE, small=True) == 1
+    assert queue.items(Lane.ONLINE, small=False) == SMALL_JOB_INPUTS + 1
 
 
 def test_dropped_entries_are_stepped_over_wherever_they_stand() -> None:

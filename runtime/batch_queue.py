@@ -71,7 +71,8 @@ class BatchQueue:
         """Append entries, all of a Job's or none."""
         self.changes += 1
         entries = list(entries)
-        few = sum(entry.prepared.tokens for entry in entries) <= SMALL_JOB_INPUTS * self._small_tokens
+        job_tokens = sum(entry.prepared.tokens for entry in entries)
+        few = 0 < self._small_tokens and job_tokens <= SMALL_JOB_INPUTS * self._small_tokens
         for entry in entries:
             entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
             line = self._lines[lane, entry.small]

@@ -208,7 +208,7 @@ class SimulatedDevice(Device):
 
     def download(self, rows: Sequence[Any]) -> Download:
         """Rows are made on the host."""
-        raise NotImplementedError("a simulated model makes its rows on the host")
+        raise RuntimeError("a simulated model makes its rows on the host")
 
     def enter_lane(self, spare: bool) -> None:
         """Lanes need nothing."""

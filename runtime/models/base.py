@@ -135,4 +135,4 @@ class Model(abc.ABC):
 
     def unpark(self) -> None:
         """Bring the weights back. Only after `park` said True."""
-        raise NotImplementedError
+        raise RuntimeError("this model never parked")

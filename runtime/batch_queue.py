@@ -72,7 +72,7 @@ class BatchQueue:
         self.changes += 1
         entries = list(entries)
         job_tokens = sum(entry.prepared.tokens for entry in entries)
-        few = 0 < self._small_tokens and job_tokens <= SMALL_JOB_INPUTS * self._small_tokens
+        few = self._small_tokens > 0 and job_tokens <= SMALL_JOB_INPUTS * self._small_tokens
         for entry in entries:
             entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
             line = self._lines[lane, entry.small]

@@ -8,10 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from runtime.devices.base import SMALL_JOB_INPUTS
 from runtime.work import Lane, Prepared, Row
-
-SMALL_JOB_INPUTS = 8
-"""A Job is small while it has no more tokens than so many of the largest small inputs: about one spare lane's batch."""
 
 
 class Owner(Protocol):

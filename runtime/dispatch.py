@@ -48,8 +48,14 @@ class Dispatch:
         running = any(batch.worker is worker for batch in self._running)
         return running or any(worker.queue.items(lane) for lane in Lane)
 
-    def waiting_ms(self, lane: Lane, now_s: float) -> float:
-        """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
+    def waiting_ms(self, lane: Lane, now_s: float, small: bool = False) -> float:
+        """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes.
+
+        Where there is a spare lane, a small input waits for other small ones only.
+        """
+        if small and self._concurrency.spare_lanes:
+            queues = [worker for (_, each), worker in self._active.items() if each is lane]
+            return sum(worker.cost.ms_per_token * worker.queue.tokens(lane, small) for worker in queues)
         ahead = [
             worker.cost.drain_ms(worker.queue.tokens(each), worker.batch_tokens)
             for (_, each), worker in self._active.items()

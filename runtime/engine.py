@@ -212,7 +212,8 @@ class Engine:
         worker.ready_model(job.task)
         if self._executor is None or self.admission is None:
             raise ModelLoading("the device is still being opened")
-        ahead_ms = self._executor.waiting_ms(job.lane) + self._preparing_ms()
+        small = job.lane is Lane.ONLINE and self.device is not None and self.device.concurrency.is_small(job.inputs)
+        ahead_ms = self._executor.waiting_ms(job.lane, small) + (0.0 if small else self._preparing_ms())
         self._overload.check(worker, job, ahead_ms, self.admission)
 
     def _preparing_ms(self) -> float:

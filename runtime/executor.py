@@ -73,10 +73,10 @@ class Executor:
         with self._lock:
             return self._dispatch.holds(worker)
 
-    def waiting_ms(self, lane: Lane) -> float:
-        """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes."""
+    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
+        """See Dispatch.waiting_ms."""
         with self._lock:
-            return self._dispatch.waiting_ms(lane, self._now_s())
+            return self._dispatch.waiting_ms(lane, self._now_s(), small)
 
     def stop(self) -> None:
         """End the threads after the batches in flight; what still waits is never run. Blocks."""

@@ -36,7 +36,7 @@ class Lanes(Protocol):
     def holds(self, worker: Worker) -> bool:
         """See Executor.holds."""
 
-    def waiting_ms(self, lane: Lane) -> float:
+    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
         """See Executor.waiting_ms."""
 
     def stop(self) -> None:

@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.batch_queue import SMALL_JOB_INPUTS, BatchQueue, Entry
+from runtime.batch_queue import BatchQueue, Entry
+from runtime.devices.base import SMALL_JOB_INPUTS
 from runtime.work import Lane
 from tests.entries import entry
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from runtime.devices.base import Concurrency
 from runtime.errors import CotenantError, DeadlineExceeded, DoesNotFit, QueueFull
 from runtime.work import Job, Lane, Result
 from tests.virtual import Stage, job, play, spec
@@ -146,3 +147,20 @@ def test_hung_up_clients_work_never_reaches_the_device() -> None:
         assert b'cotenant_jobs_cancelled_total{model="a"} 200.0' in stage.engine.metering.render()
 
     play(act, [spec("a")])
+
+
+def test_a_small_request_is_not_refused_for_large_ones_that_it_need_not_wait_for() -> None:
+    """Where there is a spare lane, only other small requests are ahead of it."""
+
+    async def act(stage: Stage) -> None:
+        backlog = [asyncio.create_task(stage.engine.run(job("b", LONG))) for _ in range(6)]
+        await asyncio.sleep(0.001)
+        answer, took_ms = await outcome(stage, job("a", 10))
+        assert isinstance(answer, Result)
+        assert took_ms < 500.0
+        large, _ = await outcome(stage, job("a", LONG))
+        assert isinstance(large, QueueFull)
+        await asyncio.gather(*backlog, return_exceptions=True)
+
+    spare = Concurrency(lanes=1, flights=1, spare_lanes=1, small_tokens=32)
+    play(act, [spec("a"), spec("b")], concurrency=spare, max_queue_ms=1_000.0)

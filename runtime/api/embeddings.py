@@ -6,7 +6,6 @@ The model decides what it gives: an embedder one vector an input, a late-interac
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -130,10 +129,14 @@ def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequen
 
     Raises ModelNotFound, ModelRequired, UnsupportedCapability.
     """
-    for task in tasks[:-1]:
-        with contextlib.suppress(UnsupportedCapability):
+    refusal: UnsupportedCapability | None = None
+    for task in tasks:
+        try:
             return meant(edge, exchange, name, task), task
-    return meant(edge, exchange, name, tasks[-1]), tasks[-1]
+        except UnsupportedCapability as error:
+            refusal = refusal or error  # of the first task, which is what the route is about
+    assert refusal is not None
+    raise refusal
 
 
 def vector_job(options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane, job_id: str) -> Job:

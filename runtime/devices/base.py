@@ -16,6 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.clock import REAL_CLOCK, Clock
+from runtime.work import Input, rough_tokens
+
+SMALL_JOB_INPUTS = 8
+"""A Job is small while it has no more tokens than so many of the largest small inputs: about one spare lane's batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,12 @@ class Concurrency:
     small_tokens: int = 0
     """Most tokens of an input that counts as small, and of a batch in a spare lane eight times as many."""
 
+    def is_small(self, inputs: Sequence[Input]) -> bool:
+        """Whether inputs that are not prepared yet will probably go through a spare lane."""
+        if not self.spare_lanes or len(inputs) > SMALL_JOB_INPUTS:
+            return False
+        return all(rough_tokens(item) <= self.small_tokens for item in inputs)
+
     @property
     def threads(self) -> int:
         """Executor threads that the device needs."""
@@ -48,7 +58,7 @@ class Concurrency:
     @property
     def spare_batch_tokens(self) -> int:
         """The largest batch in a spare lane: short, so that the next small input finds it free again."""
-        return 8 * self.small_tokens
+        return SMALL_JOB_INPUTS * self.small_tokens
 
 
 class Download(abc.ABC):

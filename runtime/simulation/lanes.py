@@ -75,9 +75,9 @@ class SimulatedLanes:
         """See Executor.holds."""
         return self._dispatch.holds(worker)
 
-    def waiting_ms(self, lane: Lane) -> float:
+    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
         """See Executor.waiting_ms."""
-        return self._dispatch.waiting_ms(lane, self._clock.now_s())
+        return self._dispatch.waiting_ms(lane, self._clock.now_s(), small)
 
     def stop(self) -> None:
         """Nothing to end."""

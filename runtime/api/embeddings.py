@@ -31,7 +31,7 @@ from runtime.api.tensors import Wire, concatenated, embedding_items, render, wir
 from runtime.api.token_pooling import pooled
 from runtime.errors import InvalidEncoding, UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Input, Job, Lane, Result, Task
+from runtime.work import Input, Job, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -96,10 +96,9 @@ async def vectors(
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(sources)
-    job = vector_job(options, spec, task, lane_of(exchange, options.priority), exchange.request_id)
+    job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
     inputs = await inputs_of(edge, exchange, spec, sources)
-    job = replace(job, inputs=inputs, deadline_s=deadline_of(exchange, options.timeout_ms))
-    result = await run_job(edge, exchange, record, job)
+    result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
         rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])
@@ -139,15 +138,16 @@ def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequen
     raise refusal
 
 
-def vector_job(options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane, job_id: str) -> Job:
-    """The request with its defaults resolved, before it has inputs."""
+def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task) -> Job:
+    """The request with its defaults resolved, before it has inputs. Raises InvalidRequest for a senseless header."""
     limit = options.truncate_prompt_tokens
     return Job(
-        id=job_id,
+        id=exchange.request_id,
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane,
+        lane=lane_of(exchange, options.priority),
+        deadline_s=deadline_of(exchange, options.timeout_ms),
         dimensions=options.dimensions or None,
         normalize=options.normalize,
         prompt_name=options.prompt_name or options.input_type,

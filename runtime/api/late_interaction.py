@@ -41,11 +41,13 @@ class Account:
         return [picture for picture in found if isinstance(picture, Picture)]
 
     async def compare(self, pairs: Sequence[MatrixPair], like: Job, given_rows: int = 0) -> Result:
-        """`(1,)` MaxSim of each pair, in the lane of the job `like`. Raises CotenantError.
+        """`(1,)` MaxSim of each pair, in the lane and by the deadline of the job `like`. Raises CotenantError.
 
         `given_rows`: what is charged; rows that were made of tokens in this request are paid for already.
         """
-        job = Job(id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane)
+        job = Job(
+            id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane, deadline_s=like.deadline_s
+        )
         return await self.run(job, given_rows)
 
     async def run(self, job: Job, charged_tokens: int | None = None) -> Result:

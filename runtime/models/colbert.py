@@ -16,13 +16,14 @@ import torch
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel
 
 from runtime.devices.base import Device
 from runtime.errors import InvalidDimensions, UnsupportedCapability, UnsupportedModel
-from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
+from runtime.models.attention import PACKED_ATTENTION, attending
 from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.exactness import probe_texts
+from runtime.models.flat import open_library, settled, upload_row
 from runtime.models.limits import activation_bytes_per_token, position_offset
 from runtime.models.multi_vector_exactness import Probe, choose_layout
 from runtime.models.multi_vectors import send_multi_vectors
@@ -162,16 +163,7 @@ class TokenEmbedder(ParkableModel):
     def _flat_row(self, items: Sequence[PreparedTokens]) -> tuple[torch.Tensor, list[int]]:
         """Rows `(tokens, dim)` of a batch without padding, and the order in which the items stand."""
         row = pack(items, self._offset, self._has_type_ids)
-        arrays = {
-            "input_ids": row.input_ids[None],
-            "position_ids": row.position_ids[None],
-            "seq_idx": row.sequence_ids[None],
-            "cu_seq_lens_q": row.boundaries,
-        }
-        if row.type_ids is not None:
-            arrays["token_type_ids"] = row.type_ids[None]
-        features = self._device.upload(arrays)
-        plan = AttentionPlan(torch.tensor(row.runs), features["cu_seq_lens_q"], row.runs[0].length)
+        features, plan = upload_row(self._device, row)
         with attending(plan):
             return self._embed(features)[0], row.order.tolist()
 
@@ -215,13 +207,7 @@ def _finished(item: PreparedTokens, finish: Finish) -> Prepared:
 
 
 def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> MultiVectorEncoder:
-    reference = MultiVectorEncoder(
-        str(folder),
-        device=device,
-        trust_remote_code=spec.trust_remote_code,
-        local_files_only=True,
-        model_kwargs={"dtype": dtype},
-    )
+    reference = open_library(MultiVectorEncoder, spec, folder, device, dtype)
     if getattr(reference[0], "transformer_task", None) == "retrieval":
         raise UnsupportedModel(
             f"{spec.id}: page-image models are served from colpali-engine's checkpoints, not from transformers' own"
@@ -229,11 +215,7 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Mul
     odd = {type(module).__name__ for module in reference} - KNOWN_MODULES
     if odd:
         raise UnsupportedModel(f"{spec.id}: modules not known here: {', '.join(sorted(odd))}")
-    transformer: Any = reference[0]
-    if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
-        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
-    reference.eval().requires_grad_(False)
-    return reference
+    return settled(reference, spec)
 
 
 def load_token_embedder(spec: ModelSpec, folder: Path, device: Device) -> Model:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
-from transformers import PreTrainedModel
+from sentence_transformers.base.model import BaseModel
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
 from runtime.devices.cuda import CudaDevice
-from runtime.errors import ForwardFailed
+from runtime.errors import ForwardFailed, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
 from runtime.models.base import Execution, Flight, ModelFacts, Vocabulary
 from runtime.models.finishing import send_vectors
@@ -32,11 +34,47 @@ from runtime.work import Head, Job, Prepared
 
 log = logging.getLogger(__name__)
 
+L = TypeVar("L", bound=BaseModel)
+
 
 def dtype_of(spec: ModelSpec, device: Device) -> torch.dtype:
     """The weights' type: as the registry says, else as the device likes it."""
     dtype: torch.dtype = getattr(torch, device.default_dtype if spec.dtype == "auto" else spec.dtype)
     return dtype
+
+
+def open_library(library: type[L], spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> L:
+    """sentence-transformers' own model of the files in `folder`, on the device; nothing is fetched."""
+    return library(
+        str(folder),
+        device=device,
+        trust_remote_code=spec.trust_remote_code,
+        local_files_only=True,
+        model_kwargs={"dtype": dtype},
+    )
+
+
+def settled(reference: L, spec: ModelSpec) -> L:
+    """The library's model, for inference only. Raises UnsupportedModel where its tokenizer can't be read by us."""
+    transformer: Any = reference[0]
+    if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
+        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
+    reference.eval().requires_grad_(False)
+    return reference
+
+
+def upload_row(device: Device, row: Packed) -> tuple[dict[str, Any], AttentionPlan]:
+    """The row's arrays on the device, as sentence-transformers' modules and our attention want them."""
+    arrays = {
+        "input_ids": row.input_ids[None],
+        "position_ids": row.position_ids[None],
+        "seq_idx": row.sequence_ids[None],
+        "cu_seq_lens_q": row.boundaries,
+    }
+    if row.type_ids is not None:
+        arrays["token_type_ids"] = row.type_ids[None]
+    features = device.upload(arrays)
+    return features, AttentionPlan(torch.tensor(row.runs), features["cu_seq_lens_q"], row.runs[0].length)
 
 
 class FlatModel(ParkableModel):
@@ -101,7 +139,7 @@ class FlatModel(ParkableModel):
                 return "CUDA graphs"
             if self._device.name == "cpu":
                 row = pack(example, self._offset, self._tokenizer.has_type_ids)
-                self._recorded = RecordedForward(self._vectors_of_row, *self._upload(row))
+                self._recorded = RecordedForward(self._vectors_of_row, *upload_row(self._device, row))
                 return "recorded forward"
         except Exception as error:
             log.warning("the forward could not be recorded: %s", type(error).__name__)
@@ -179,23 +217,10 @@ class FlatModel(ParkableModel):
             replayed = self._graphs.run(row)
             if replayed is not None:
                 return replayed, row.order.tolist()
-        features, plan = self._upload(row)
+        features, plan = upload_row(self._device, row)
         if self._recorded is not None and not items[0].prompt_tokens:
             return self._recorded.run(features, plan), row.order.tolist()
         return self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist()
-
-    def _upload(self, row: Packed) -> tuple[dict[str, Any], AttentionPlan]:
-        """The row's arrays on the device, as sentence-transformers' modules and our attention want them."""
-        arrays = {
-            "input_ids": row.input_ids[None],
-            "position_ids": row.position_ids[None],
-            "seq_idx": row.sequence_ids[None],
-            "cu_seq_lens_q": row.boundaries,
-        }
-        if row.type_ids is not None:
-            arrays["token_type_ids"] = row.type_ids[None]
-        features = self._device.upload(arrays)
-        return features, AttentionPlan(torch.tensor(row.runs), features["cu_seq_lens_q"], row.runs[0].length)
 
     def _row_shape(self) -> RowShape:
         return RowShape(

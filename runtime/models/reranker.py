@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
-from transformers import PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
 from runtime.errors import UnsupportedCapability, UnsupportedModel
 from runtime.models.adapters import is_adapter, load_cross_encoder_adapter
 from runtime.models.conversations import ConversationTokenizer
 from runtime.models.exactness import Probes, choose_layout, probe_texts
-from runtime.models.flat import FlatModel, dtype_of
+from runtime.models.flat import FlatModel, dtype_of, open_library, settled
 from runtime.models.heads import NetworkHead, head_of
 from runtime.models.limits import max_tokens
 from runtime.models.pairs import PairLimit, PairTokenizer
@@ -185,15 +184,5 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Cro
     if is_adapter(folder):
         reference = load_cross_encoder_adapter(spec, folder, device, dtype)
     else:
-        reference = CrossEncoder(
-            str(folder),
-            device=device,
-            trust_remote_code=spec.trust_remote_code,
-            local_files_only=True,
-            model_kwargs={"dtype": dtype},
-        )
-    transformer: Any = reference[0]
-    if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
-        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
-    reference.eval().requires_grad_(False)
-    return reference
+        reference = open_library(CrossEncoder, spec, folder, device, dtype)
+    return settled(reference, spec)

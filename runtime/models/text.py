@@ -15,12 +15,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
-from transformers import PreTrainedTokenizerFast
 
 from runtime.devices.base import Device
-from runtime.errors import InvalidDimensions, UnsupportedCapability, UnsupportedModel
+from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.models.adapters import is_adapter, load_embedder_adapter
-from runtime.models.flat import FlatModel, dtype_of
+from runtime.models.flat import FlatModel, dtype_of, open_library, settled
 from runtime.models.limits import max_tokens
 from runtime.models.prompts import Prompts
 from runtime.models.tokenizing import TextTokenizer
@@ -131,15 +130,5 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Sen
     if is_adapter(folder):
         reference = load_embedder_adapter(spec, folder, device, dtype)
     else:
-        reference = SentenceTransformer(
-            str(folder),
-            device=device,
-            trust_remote_code=spec.trust_remote_code,
-            local_files_only=True,
-            model_kwargs={"dtype": dtype},
-        )
-    transformer: Any = reference[0]
-    if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
-        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
-    reference.eval().requires_grad_(False)
-    return reference
+        reference = open_library(SentenceTransformer, spec, folder, device, dtype)
+    return settled(reference, spec)

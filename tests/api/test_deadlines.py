@@ -75,6 +75,7 @@ def test_a_deadline_that_passed_is_a_504(client: TestClient, engine: FakeEngine,
         ("/rerank", {"query": "a", "texts": ["a"]}),
         ("/v1/score", {"queries": "a", "documents": ["a"]}),
         ("/classify", {"input": ["a"], "model": "owner/moods"}),
+        ("/v1/maxsim", {"query": [[1.0, 0.0]], "documents": [[[0.0, 1.0]]]}),
     ],
 )
 def test_routes_that_score_know_deadlines(

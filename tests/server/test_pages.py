@@ -30,7 +30,7 @@ from tests.server.conftest import ROOT, Server, Start
 
 FP32 = 1e-5
 RELATIVE = 1e-4
-MOST_GROWTH_BYTES = 150 * 2**20
+MOST_GROWTH_BYTES = 100 * 2**20
 FAMILIES = {"colpali": "ColPali", "colqwen2": "ColQwen2"}
 
 Matrix = NDArray[np.float32]

@@ -37,7 +37,7 @@ class TorchBackend:
         """See Backend.open_device."""
         from runtime.devices.opening import open_device
 
-        device = open_device(config.device, config.cpu_lanes)
+        device = open_device(config.device, config.cpu_lanes, config.split_products)
         # Now and not with the first model: on CPU the libraries' own bytes belong to the base, whoever loads first.
         importlib.import_module("runtime.models.loading")
         return device

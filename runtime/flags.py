@@ -114,6 +114,7 @@ FLAGS: Final = (
     Flag(name="device", key="device", metavar="auto|cpu|cuda|cuda:N|mps", panel=DEVICE),
     Flag(name="memory_budget", key="memory_budget", kind=str, metavar="SIZE", panel=DEVICE),
     Flag(name="cpu_lanes", key="cpu_lanes", metavar="LANES", panel=DEVICE),
+    Flag(name="split_products", key="split_products", panel=DEVICE),
     Flag(name="tokenizer_threads", key="tokenizer_threads", metavar="THREADS", panel=DEVICE),
     Flag(name="idle_wait_ms", key="idle_wait_ms", metavar="MS", panel=DEVICE),
     Flag(name="host", section="server", key="host", metavar="ADDRESS", panel=SERVER),

@@ -226,6 +226,9 @@ class RuntimeConfig(Section):
         10.0, ge=0, description="A model stays at least so long, or 20 times as long as its load took, seconds."
     )
     cpu_lanes: int | None = Field(None, ge=1, description="Batches run side by side on CPU; default: the cores.")
+    split_products: bool = Field(
+        True, description="On CPUs with AMX, multiply fp32 as parts in bfloat16 where the load-time check allows it."
+    )
     tokenizer_threads: int = Field(2, ge=1, description="Threads that tokenize.")
     price_per_hour_usd: float | None = Field(
         None, ge=0, description="Price of one device thread for an hour, to put dollars on requests; none: no dollars."

@@ -120,7 +120,7 @@ def test_every_flag_of_serve_reaches_its_place() -> None:
     values = {
         "model_id": "a", "served_model_name": "b", "revision": "c", "dtype": "float32", "backend": "openvino",
         "quantize": "int8", "max_batch_tokens": "77", "trust_remote_code": "true", "device": "cpu",
-        "memory_budget": "3gib", "cpu_lanes": "3",
+        "memory_budget": "3gib", "cpu_lanes": "3", "split_products": "false",
         "tokenizer_threads": "4", "idle_wait_ms": "1.5", "host": "::1", "port": "81", "http": "uvicorn",
         "max_inputs": "5", "max_documents": "6", "max_body_bytes": "2048", "drain_timeout_s": "2.5", "url_prefix": "/p",
         "bind_model": "a=:82", "api_key": "k", "api_keys": "n:l", "drain_delay": "5.0",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
+from runtime.devices.base import LayerSwap
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
 from runtime.models.exactness import (
@@ -47,6 +48,21 @@ def broken(row: Row, words: int) -> Row:
     return row * np.nan
 
 
+class Swap(LayerSwap):
+    """Layers with a fault."""
+
+    def __init__(self, name: str, fault: Fault) -> None:
+        self.name = name
+        self.fault = fault
+        self.applied = False
+
+    def apply(self) -> None:
+        self.applied = True
+
+    def undo(self) -> None:
+        self.applied = False
+
+
 class Layouts:
     """A model whose layouts are right but for the given faults; `replay` is the fault of its recorded batches."""
 
@@ -57,6 +73,7 @@ class Layouts:
         obstacle: str | None = None,
         scale: float = 1.0,
         replay: Fault | None = None,
+        swaps: Sequence[Swap] = (),
     ) -> None:
         self.execution: Execution = "packed"
         self.tried: list[Execution] = []
@@ -65,12 +82,16 @@ class Layouts:
         self._obstacle = obstacle
         self._scale = scale
         self._replay = replay
+        self._swaps = swaps
 
     def can_pack(self) -> str | None:
         return self._obstacle
 
     def use(self, execution: Execution) -> None:
         self.execution = execution
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        return self._swaps
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         assert example
@@ -89,7 +110,8 @@ class Layouts:
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
         self.tried.append(self.execution)
-        fault = self._replay if self.replaying else self._faults.get(self.execution)
+        swapped = next((swap.fault for swap in self._swaps if swap.applied), None)
+        fault = self._replay if self.replaying else swapped or self._faults.get(self.execution)
         return HostFlight(lambda: [self._answer(item.tokens, fault) for item in items])
 
     def _answer(self, words: int, fault: Fault | None) -> Row:
@@ -248,3 +270,24 @@ def test_probe_texts_have_equal_near_and_far_lengths(window_tokens: int | None) 
 
 def test_a_huge_window_makes_no_huge_text() -> None:
     assert max(len(text.split()) for text in probe_texts(32_768)) == LONGEST_PROBE_WORDS
+
+
+def test_the_fastest_layers_that_keep_well_within_the_tolerance_are_put_in_place() -> None:
+    swaps = [
+        Swap("fast", off_by(0.5 * FP32_TOLERANCE)),
+        Swap("raising", raising),
+        Swap("exact", off_by(0.2 * FP32_TOLERANCE)),
+        Swap("exacter", off_by(0.0)),
+    ]
+    reason = choose(Layouts({}, swaps=swaps))
+    assert [swap.applied for swap in swaps] == [False, False, True, False]
+    assert "fast not used: it differs by 5.0e-06; raising not used: it raised RuntimeError; exact" in reason
+    assert "exacter" not in reason
+
+
+def test_layers_that_all_differ_leave_the_models_own() -> None:
+    swaps = [Swap("fast", off_by(1e-3)), Swap("slow", off_by(1e-4))]
+    model = Layouts({}, swaps=swaps, replay=lambda row, words: row)
+    choose(model)
+    assert not any(swap.applied for swap in swaps)
+    assert model.replaying

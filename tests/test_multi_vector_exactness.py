@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from runtime.devices.base import LayerSwap
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
 from runtime.models.multi_vector_exactness import Probe, as_picture, choose_layout, probe_page
@@ -18,24 +19,44 @@ ROWS = [np.eye(3, 4, dtype=np.float32), np.eye(2, 4, dtype=np.float32)]
 PROBES = [Probe(inputs=["a", "b"], prompt_name="query", reference=ROWS)]
 
 
+class Noisy(LayerSwap):
+    """Layers that add to every number."""
+
+    def __init__(self, name: str, noise: float) -> None:
+        self.name = name
+        self.noise = noise
+        self.applied = False
+
+    def apply(self) -> None:
+        self.applied = True
+
+    def undo(self) -> None:
+        self.applied = False
+
+
 class Model:
     """Gives the reference's rows, less what a layout is told to get wrong."""
 
     def __init__(self, wrong: dict[str, list[Row]], half: bool = False) -> None:
         self.execution: Execution = "equal-length"
         self.half = half
+        self.swaps: Sequence[Noisy] = ()
         self.prompts: list[str | None] = []
         self._wrong = wrong
 
     def use(self, execution: Execution) -> None:
         self.execution = execution
 
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        return self.swaps
+
     def prepare(self, job: Job) -> list[Prepared]:
         self.prompts.append(job.prompt_name)
         return [Prepared(token_ids=np.zeros(1, dtype=np.int32)) for _ in job.inputs]
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
-        return HostFlight(lambda: self._wrong.get(self.execution, ROWS))
+        noise = sum(swap.noise for swap in self.swaps if swap.applied)
+        return HostFlight(lambda: [row + np.float32(noise) for row in self._wrong.get(self.execution, ROWS)])
 
 
 LAYOUTS: tuple[Execution, ...] = ("equal-length", "one-by-one")
@@ -83,3 +104,12 @@ def test_a_model_whose_weights_are_broken_is_served_and_each_request_told() -> N
 def test_a_probe_page_arrives_as_it_was_drawn() -> None:
     page = probe_page(90, 60)
     np.testing.assert_array_equal(np.asarray(decode(as_picture(page))), np.asarray(page))
+
+
+def test_faster_layers_stay_where_they_keep_well_within_the_tolerance() -> None:
+    model = Model({})
+    model.swaps = [Noisy("fast", 5e-6), Noisy("exact", 1e-6), Noisy("exacter", 0.0)]
+    reason = choose_layout(model, PROBES, LAYOUTS)
+    assert [swap.applied for swap in model.swaps] == [False, True, False]
+    assert reason.startswith("equal-length: equal to the reference on 2 inputs; fast not used: it differs by 5")
+    assert reason.endswith("; exact")

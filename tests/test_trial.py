@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runtime.devices.base import LayerSwap
 from runtime.devices.cpu import CpuDevice
 from runtime.errors import UnsupportedModel
 from runtime.models import trial
@@ -45,6 +46,9 @@ class Candidate:
     def use(self, execution: Execution) -> None:
         assert execution != OPENVINO or self.groups, "OpenVINO has nothing to run"
         self.execution = execution
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        return ()
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         return None

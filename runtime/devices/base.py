@@ -69,6 +69,21 @@ class Download(abc.ABC):
         """The flat rows; blocks until they are on the host."""
 
 
+class LayerSwap(abc.ABC):
+    """Faster layers in the place of a module's own, which round differently: the load-time check decides on them."""
+
+    name: str
+    """For the log and `/models`."""
+
+    @abc.abstractmethod
+    def apply(self) -> None:
+        """Put them in place. The module's own are kept as long as this object."""
+
+    @abc.abstractmethod
+    def undo(self) -> None:
+        """Put the module's own back."""
+
+
 class Device(abc.ABC):
     """Where models live and run."""
 
@@ -114,6 +129,10 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def settle_weights(self, module: Any) -> None:
         """Rearrange a freshly loaded module's weights for speed, values unchanged."""
+
+    def layer_swaps(self, module: Any) -> Sequence[LayerSwap]:
+        """What may be tried on a module to make it faster, the fastest first."""
+        return ()
 
     def start_peak(self) -> None:
         """Begin to watch the most memory in use at once; nothing where the device can't."""

@@ -15,7 +15,8 @@ import psutil
 import torch
 from numpy.typing import NDArray
 
-from runtime.devices.base import Concurrency, Device, Download, Memory
+from runtime.devices import split_linear
+from runtime.devices.base import Concurrency, Device, Download, LayerSwap, Memory
 from runtime.devices.process import cgroup_memory_bytes, usable_cores
 
 CPU_BATCH_TOKENS = 512
@@ -40,7 +41,9 @@ class Landed(Download):
 class CpuDevice(Device):
     """Runs batches in the calling lane thread."""
 
-    def __init__(self, lanes: int | None = None) -> None:
+    def __init__(self, lanes: int | None = None, split_products: bool = True) -> None:
+        """`split_products`: products in fp32 may be made of bfloat16 products where the processor has AMX."""
+        self._split_products = split_products
         self.cores = usable_cores()
         self.name = "cpu"
         self.description = f"{self.cores} cores, {torch.backends.cpu.get_cpu_capability()}"
@@ -101,3 +104,7 @@ class CpuDevice(Device):
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
                 layer.weight.data = layer.weight.data.t().contiguous().t()
+
+    def layer_swaps(self, module: torch.nn.Module) -> Sequence[LayerSwap]:
+        """On AMX, products in fp32 as sums of bfloat16 products."""
+        return split_linear.swaps_for(module, self.memory().free_bytes) if self._split_products else ()

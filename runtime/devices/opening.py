@@ -6,7 +6,7 @@ from runtime.devices.base import Device
 from runtime.errors import ConfigurationError
 
 
-def open_device(wanted: str, cpu_lanes: int | None = None) -> Device:
+def open_device(wanted: str, cpu_lanes: int | None = None, split_products: bool = True) -> Device:
     """The device called `wanted` (`auto`, `cpu`, `cuda`, `cuda:N`, `mps`). Imports torch: takes seconds.
 
     Raises ConfigurationError when this machine has no such device.
@@ -30,4 +30,4 @@ def open_device(wanted: str, cpu_lanes: int | None = None) -> Device:
         return MpsDevice()
     from runtime.devices.cpu import CpuDevice
 
-    return CpuDevice(cpu_lanes)
+    return CpuDevice(cpu_lanes, split_products)

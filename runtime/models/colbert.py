@@ -18,7 +18,7 @@ from sentence_transformers.base.modules import Normalize
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from transformers import PreTrainedModel
 
-from runtime.devices.base import Device
+from runtime.devices.base import Device, LayerSwap
 from runtime.errors import InvalidDimensions, UnsupportedCapability, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, attending
 from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
@@ -88,6 +88,10 @@ class TokenEmbedder(ParkableModel):
         """What sentence-transformers computes for each text alone. Only while `use("equal-length")` is in force."""
         encode = self._reference.encode_query if query else self._reference.encode_document
         return [encode(text, convert_to_numpy=True, show_progress_bar=False) for text in texts]
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
+        return self._device.layer_swaps(self._network)
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

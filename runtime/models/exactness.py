@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from runtime.devices.base import LayerSwap
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
 from runtime.work import Job, Prepared, Row, Task
@@ -25,6 +26,8 @@ HALF_COSINE = 0.999
 """Least cosine in half precision, where the order of additions shows."""
 HALF_LOGIT_TOLERANCE = 0.03
 """Largest difference of logits in half precision, relative to the largest logit: bfloat16 keeps 3 digits."""
+SWAP_SHARE = 0.25
+"""Of the tolerance is what faster layers may take of it on the probes, so that other inputs keep within it."""
 LONGEST_PROBE_WORDS = 1200
 
 
@@ -38,6 +41,9 @@ class Layouts(Protocol):
 
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         """Record the forward for replay; what was recorded, None if nothing was."""
@@ -90,12 +96,26 @@ def choose_layout(model: Layouts, wanted: str, half: bool, probes: Probes) -> st
         model.use(execution)
         problem = _problem(model, probes.job, expected)
         if problem is None:
-            recorded = _accelerated(model, probes.job, expected) if execution == "packed" else []
             kind = "inputs" if probes.logits else "texts"
-            return "; ".join([*reasons, f"{execution}: equal to the reference on {count} {kind}", *recorded])
+            reasons.append(f"{execution}: equal to the reference on {count} {kind}")
+            return "; ".join([*reasons, *_hastened(model, probes.job, expected)])
         reasons.append(f"{execution}: {problem}")
         log.warning("layout passed over: %s", reasons[-1])
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
+
+
+def swap_layers(swaps: Sequence[LayerSwap], problem: Callable[[], str | None]) -> list[str]:
+    """Leave the first of `swaps` in place that `problem` finds no fault with; reasons for the log and `/models`."""
+    reasons: list[str] = []
+    for swap in swaps:
+        swap.apply()
+        found = problem()
+        if found is None:
+            return [*reasons, swap.name]
+        swap.undo()
+        reasons.append(f"{swap.name} not used: it {found}")
+        log.info("%s", reasons[-1])
+    return reasons
 
 
 def exactness_problem(model: Checkable, execution: Execution, window_tokens: int | None) -> str | None:
@@ -121,8 +141,12 @@ def probe_texts(window_tokens: int | None) -> list[str]:
 class _Expected:
     """The reference's rows and how near to them is near enough."""
 
-    def __init__(self, rows: Sequence[Row], half: bool, logits: bool, scale: float | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[Row], half: bool, logits: bool, scale: float | None = None, share: float = 1.0
+    ) -> None:
+        """`share`: how much of the tolerance may be taken."""
         self.rows = rows
+        self._share = share
         self._half = half
         self._logits = logits
         sizes = [float(np.linalg.norm(row)) for row in rows if np.isfinite(row).all()]
@@ -132,13 +156,18 @@ class _Expected:
         """Those of some inputs."""
         return _Expected(self.rows[which], self._half, self._logits, self._scale)
 
+    def stricter(self, share: float) -> _Expected:
+        """The same with less tolerance."""
+        return _Expected(self.rows, self._half, self._logits, self._scale, share)
+
     def agrees(self, row: Row, expected: Row) -> bool:
         """Whether one row is near enough."""
         if not np.isfinite(expected).all():
             return not np.isfinite(row).all()  # broken weights: each request will be told
         if self._half and not self._logits:
             return _cosine(row, expected) >= HALF_COSINE
-        return self.difference(row, expected) <= (HALF_LOGIT_TOLERANCE if self._half else FP32_TOLERANCE)
+        tolerance = HALF_LOGIT_TOLERANCE if self._half else FP32_TOLERANCE
+        return self.difference(row, expected) <= tolerance * self._share
 
     def difference(self, row: Row, expected: Row) -> float:
         """Largest absolute difference, relative to the vector's length (not every model normalises)."""
@@ -152,6 +181,13 @@ def _candidates(model: Layouts, wanted: str, reasons: list[str]) -> list[Executi
         return ["packed"] if wanted == "packed" else ["packed", "buckets", "equal-length"]
     reasons.append(obstacle)
     return [] if wanted == "packed" else ["buckets", "equal-length"]
+
+
+def _hastened(model: Layouts, job: Job, expected: _Expected) -> list[str]:
+    """Whatever makes the chosen layout faster and keeps within the tolerance."""
+    strict = expected.stricter(SWAP_SHARE)
+    swapped = swap_layers(model.layer_swaps(), lambda: _problem(model, job, strict))
+    return [*swapped, *(_accelerated(model, job, expected) if model.execution == "packed" else [])]
 
 
 def _accelerated(model: Layouts, job: Job, expected: _Expected) -> list[str]:

@@ -15,7 +15,7 @@ import torch
 from sentence_transformers.base.model import BaseModel
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from runtime.devices.base import Device
+from runtime.devices.base import Device, LayerSwap
 from runtime.devices.cuda import CudaDevice
 from runtime.errors import ForwardFailed, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
@@ -126,6 +126,10 @@ class FlatModel(ParkableModel):
     def half(self) -> bool:
         """Whether the arithmetic is half precision."""
         return bool(self._dtype.itemsize == 2)
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
+        return self._device.layer_swaps(self._network)
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         """Record the packed forward, so that replaying it needs little Python; what was recorded, None if nothing was.

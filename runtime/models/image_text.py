@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from runtime.devices.base import Device
+from runtime.devices.base import Device, LayerSwap
 from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.exactness import probe_texts
@@ -72,6 +72,10 @@ class ImageTextEmbedder(ParkableModel):
         row = self._towers.reference(item)
         self._width = len(row)
         return row
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
+        return self._device.layer_swaps(self._towers.network)
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from runtime.devices.base import Device
+from runtime.devices.base import Device, LayerSwap
 from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.models.base import Execution, Flight, Model, ModelFacts, Vocabulary
 from runtime.models.limits import page_activation_bytes_per_token, text_limit
@@ -78,6 +78,10 @@ class PageEmbedder(ParkableModel):
     def use(self, execution: Execution) -> None:
         """Switch how batches are laid out: `equal-length` or `one-by-one`. Not while a batch is in flight."""
         self.execution = execution
+
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
+        return self._device.layer_swaps(self._network)
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

@@ -15,9 +15,10 @@ from typing import Protocol
 import numpy as np
 from PIL import Image, ImageDraw
 
+from runtime.devices.base import LayerSwap
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
-from runtime.models.exactness import FP32_TOLERANCE, HALF_COSINE
+from runtime.models.exactness import FP32_TOLERANCE, HALF_COSINE, SWAP_SHARE, swap_layers
 from runtime.work import Input, Job, Picture, Prepared, Row, Task
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ class Checkable(Protocol):
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
 
+    def layer_swaps(self) -> Sequence[LayerSwap]:
+        """Faster layers that may be tried, the fastest first."""
+
     def prepare(self, job: Job) -> list[Prepared]:
         """Preprocess."""
 
@@ -67,7 +71,8 @@ def choose_layout(
         model.use(execution)
         problem = _problem(model, probes, task)
         if problem is None:
-            return "; ".join([*reasons, f"{execution}: equal to the reference on {count} inputs"])
+            swapped = swap_layers(model.layer_swaps(), lambda: _problem(model, probes, task, SWAP_SHARE))
+            return "; ".join([*reasons, f"{execution}: equal to the reference on {count} inputs", *swapped])
         reasons.append(f"{execution}: {problem}")
         log.warning("layout passed over: %s", reasons[-1])
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
@@ -89,7 +94,8 @@ def as_picture(page: Image.Image) -> Picture:
     return Picture(data.getvalue(), page.width, page.height)
 
 
-def _problem(model: Checkable, probes: Sequence[Probe], task: Task) -> str | None:
+def _problem(model: Checkable, probes: Sequence[Probe], task: Task, share: float = 1.0) -> str | None:
+    """What differs by more than a share of the tolerance; None where nothing does."""
     expected = [row for probe in probes for row in probe.reference]
     try:
         items = [item for probe in probes for item in model.prepare(_job(probe, task))]
@@ -99,7 +105,7 @@ def _problem(model: Checkable, probes: Sequence[Probe], task: Task) -> str | Non
     if [row.shape for row in rows] != [row.shape for row in expected]:
         return "gives rows of other shapes"
     for row, other in zip(rows, expected, strict=True):
-        if not _agrees(row, other, model.half):
+        if not _agrees(row, other, model.half, FP32_TOLERANCE * share):
             return f"differs by {float(np.abs(row - other).max()):.1e}"
     return None
 
@@ -108,14 +114,13 @@ def _job(probe: Probe, task: Task) -> Job:
     return Job(id="exactness-check", model="", task=task, inputs=probe.inputs, prompt_name=probe.prompt_name)
 
 
-def _agrees(row: Row, expected: Row, half: bool) -> bool:
+def _agrees(row: Row, expected: Row, half: bool, tolerance: float) -> bool:
     """By the length of the rows in fp32, by their mean cosine in half precision."""
     if not np.isfinite(expected).all():
         return not np.isfinite(row).all()  # broken weights: each request will be told
     lengths = np.linalg.norm(expected, axis=-1)
     if not half:
-        return bool(
-            np.abs(row - expected).max(initial=0.0) <= FP32_TOLERANCE * max(float(np.max(lengths, initial=0.0)), 1e-12)
-        )
+        longest = max(float(np.max(lengths, initial=0.0)), 1e-12)
+        return bool(np.abs(row - expected).max(initial=0.0) <= tolerance * longest)
     products = (row * expected).sum(axis=-1) / np.maximum(lengths * np.linalg.norm(row, axis=-1), 1e-12)
     return bool(products.mean() >= HALF_COSINE)

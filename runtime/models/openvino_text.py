@@ -20,7 +20,7 @@ from runtime.models.openvino_network import CompiledTransformer, convert, import
 from runtime.models.text import TextEmbedder
 from runtime.models.trial import OPENVINO, Demands, try_exact, try_quantized
 from runtime.registry import ModelSpec
-from runtime.work import Job, Prepared
+from runtime.work import Job, Prepared, Row
 
 
 class OpenVinoEmbedder(TextEmbedder):
@@ -32,6 +32,15 @@ class OpenVinoEmbedder(TextEmbedder):
         self._quantized = spec.quantize == "int8"
         self._torch_chain: Sequence[Any] = self._chain
         self._compiled: CompiledTransformer | None = None
+        self._references: dict[tuple[str, ...], list[Row]] = {}
+        # Before the check puts faster layers in place: OpenVINO knows only torch's own.
+        self._converted = _converted(self._torch_chain[0], self._tokenizer.has_type_ids)
+
+    def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
+        """See TextEmbedder.reference_vectors. Kept, since faster layers may take the reference's place."""
+        if tuple(texts) not in self._references:
+            self._references[tuple(texts)] = super().reference_vectors(texts)
+        return self._references[tuple(texts)]
 
     def compile(self, activation_group: int | None = None) -> None:
         """Convert and compile the transformer; in 8 bits with groups of so many activations to a scale. Seconds.
@@ -39,7 +48,9 @@ class OpenVinoEmbedder(TextEmbedder):
         Raises what torch and OpenVINO raise for what they can't convert.
         """
         self.use("buckets")
-        network = convert(self._torch_chain[0], self._tokenizer.has_type_ids)
+        if isinstance(self._converted, Exception):
+            raise self._converted
+        network = self._converted.clone()
         if activation_group is not None and quantize_weights(network) == 0:
             raise UnsupportedModel("it has no matrices to quantize")
         self._compiled = CompiledTransformer(network, self._cpu, activation_group or 0)
@@ -58,6 +69,8 @@ class OpenVinoEmbedder(TextEmbedder):
     def settle(self, execution_reason: str) -> None:
         """Fix the facts, and let go of the weights of whoever won't run."""
         super().settle(execution_reason)
+        self._converted = None
+        self._references = {}
         if self.execution != OPENVINO or self._compiled is None:
             self._compiled = None
             return
@@ -86,6 +99,14 @@ class OpenVinoEmbedder(TextEmbedder):
         super().close()
         self._compiled = None
         self._torch_chain = ()
+
+
+def _converted(transformer: Any, with_type_ids: bool) -> Any:
+    """The network for OpenVINO, or the exception that says why there is none."""
+    try:
+        return convert(transformer, with_type_ids)
+    except Exception as error:
+        return error
 
 
 def load_openvino_embedder(spec: ModelSpec, folder: Path, device: Device, demands: Demands | None = None) -> Model:

@@ -1,0 +1,121 @@
+"""Linear layers whose fp32 products are made of bfloat16 products, on processors with AMX.
+
+AMX multiplies bfloat16 some eight times as fast as AVX-512 does fp32, and sums in fp32. A number split into two parts
+of bfloat16 takes three products and keeps 16 bits of its significand, one split into three takes six and keeps all 24.
+See split_linear.cpp. Which is near enough for a model, the load-time check finds out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from runtime.devices.base import LayerSwap
+from runtime.devices.compiling import NotCompiled, load_kernel
+
+log = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("split_linear.cpp")
+PROCESSOR = ("amx_tile", "amx_bf16", "avx512_f", "avx512_bw", "avx512_vl", "avx512_bf16")
+COMPILER_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16")
+BLOCK = 32
+"""Numbers on a block's side; layers that are smaller would mostly multiply padding."""
+TILE_COLUMNS = 16
+PRODUCTS = {2: 3, 3: 6}
+"""Parts of a number, and bfloat16 products for one in fp32; the faster first."""
+
+
+class SplitLinear(torch.nn.Linear):
+    """A Linear layer whose `weight` holds the parts as bytes, in the kernel's order."""
+
+    parts: int
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """`(..., in_features)` to `(..., out_features)`, fp32."""
+        y: torch.Tensor = torch.ops.cotenant.split_linear(input, self.weight, self.bias, self.out_features, self.parts)
+        return y
+
+
+class SplitProducts(LayerSwap):
+    """Makes Linear layers SplitLinear, in place: whoever else refers to a layer has it changed, too."""
+
+    def __init__(self, layers: Sequence[torch.nn.Linear], parts: int) -> None:
+        self.name = f"fp32 products as {PRODUCTS[parts]} of bfloat16"
+        self._layers = layers
+        self._parts = parts
+        self._weights: list[torch.Tensor] = []
+
+    def apply(self) -> None:
+        """See LayerSwap."""
+        self._weights = [layer.weight for layer in self._layers]
+        for layer in self._layers:
+            layer.weight = torch.nn.Parameter(arranged(layer.weight, self._parts), requires_grad=False)
+            layer.__class__ = SplitLinear
+            layer.parts = self._parts  # type: ignore[assignment]
+
+    def undo(self) -> None:
+        """See LayerSwap."""
+        for layer, weight in zip(self._layers, self._weights, strict=True):
+            layer.__class__ = torch.nn.Linear
+            layer.weight = weight
+        self._weights = []
+
+
+def swaps_for(module: torch.nn.Module, spare_bytes: int) -> Sequence[LayerSwap]:
+    """What may be tried on `module`, the fastest first; nothing where the processor or a compiler is missing.
+
+    `spare_bytes`: memory for the parts, since the layers' own weights stay until the check is over.
+    """
+    layers = _splittable(module)
+    if not layers or not available():
+        return ()
+    part_bytes = sum(layer.weight.numel() for layer in layers) * torch.bfloat16.itemsize
+    return [SplitProducts(layers, parts) for parts in PRODUCTS if parts * part_bytes <= spare_bytes]
+
+
+def arranged(weight: torch.Tensor, parts: int) -> torch.Tensor:
+    """The parts of `weight`, `(out, in)` fp32, in the order of use: `[16 columns][32 of depth][part][pair][column][2]`.
+
+    Columns are padded to whole blocks and the depth to whole tiles, with zeros. One dimension of int8.
+    """
+    columns, depth = weight.shape
+    rest = torch.nn.functional.pad(weight, (0, -depth % BLOCK, 0, -columns % BLOCK))
+    split = []
+    for _ in range(parts):
+        split.append(rest.bfloat16())
+        rest = rest - split[-1].float()
+    tiles = torch.stack(split).view(parts, -1, TILE_COLUMNS, rest.shape[1] // BLOCK, BLOCK // 2, 2)
+    return tiles.permute(1, 3, 0, 4, 2, 5).contiguous().view(-1).view(torch.int8)
+
+
+def _splittable(module: torch.nn.Module) -> list[torch.nn.Linear]:
+    """fp32 layers of some size whose weight is theirs alone: an embedding table that shares it must keep it."""
+    owners = Counter(id(weight) for each in module.modules() for weight in each.parameters(recurse=False))
+    return [
+        layer
+        for layer in module.modules()
+        if type(layer) is torch.nn.Linear
+        and layer.weight.dtype == torch.float32
+        and min(layer.weight.shape) >= BLOCK
+        and owners[id(layer.weight)] == 1
+    ]
+
+
+@cache
+def available() -> bool:
+    """Whether this process can run the kernel; the reason why not is logged once."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    # The operating system gives a process AMX when it asks for it.
+    if not all(capabilities.get(name) for name in PROCESSOR) or not torch.cpu._init_amx():
+        return False
+    try:
+        load_kernel(SOURCE, COMPILER_FLAGS)
+    except NotCompiled as reason:
+        log.warning("this processor has AMX, but products in fp32 stay with the library: %s", reason)
+        return False
+    return True

@@ -11,6 +11,12 @@ ENV HF_HOME=/data \
     COTENANT_PORT=7997 \
     PYTHONUNBUFFERED=1
 
+# On a CPU with AMX, a kernel is compiled when the first model is loaded.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
+
 WORKDIR /app
 
 # The dependencies, several GB, are a layer of their own that only a change to their list makes again.

@@ -73,7 +73,7 @@ class Layouts:
         obstacle: str | None = None,
         scale: float = 1.0,
         replay: Fault | None = None,
-        swaps: Sequence[Swap] = (),
+        swaps: Sequence[Sequence[Swap]] = (),
     ) -> None:
         self.execution: Execution = "packed"
         self.tried: list[Execution] = []
@@ -90,7 +90,7 @@ class Layouts:
     def use(self, execution: Execution) -> None:
         self.execution = execution
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
         return self._swaps
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
@@ -110,8 +110,9 @@ class Layouts:
 
     def launch(self, items: Sequence[Prepared]) -> Flight:
         self.tried.append(self.execution)
-        swapped = next((swap.fault for swap in self._swaps if swap.applied), None)
-        fault = self._replay if self.replaying else swapped or self._faults.get(self.execution)
+        fault = self._replay if self.replaying else self._faults.get(self.execution)
+        swapped = [swap.fault for group in self._swaps for swap in group if swap.applied]
+        fault = next(iter(swapped), fault)
         return HostFlight(lambda: [self._answer(item.tokens, fault) for item in items])
 
     def _answer(self, words: int, fault: Fault | None) -> Row:
@@ -279,15 +280,16 @@ def test_the_fastest_layers_that_keep_well_within_the_tolerance_are_put_in_place
         Swap("exact", off_by(0.2 * FP32_TOLERANCE)),
         Swap("exacter", off_by(0.0)),
     ]
-    reason = choose(Layouts({}, swaps=swaps))
+    reason = choose(Layouts({}, swaps=[swaps, [other := Swap("other", off_by(0.0))]]))
     assert [swap.applied for swap in swaps] == [False, False, True, False]
     assert "fast not used: it differs by 5.0e-06; raising not used: it raised RuntimeError; exact" in reason
     assert "exacter" not in reason
+    assert other.applied
 
 
 def test_layers_that_all_differ_leave_the_models_own() -> None:
     swaps = [Swap("fast", off_by(1e-3)), Swap("slow", off_by(1e-4))]
-    model = Layouts({}, swaps=swaps, replay=lambda row, words: row)
+    model = Layouts({}, swaps=[swaps], replay=lambda row, words: row)
     choose(model)
     assert not any(swap.applied for swap in swaps)
     assert model.replaying

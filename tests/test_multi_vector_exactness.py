@@ -47,8 +47,8 @@ class Model:
     def use(self, execution: Execution) -> None:
         self.execution = execution
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        return self.swaps
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        return [self.swaps]
 
     def prepare(self, job: Job) -> list[Prepared]:
         self.prompts.append(job.prompt_name)

@@ -47,7 +47,7 @@ class Candidate:
         assert execution != OPENVINO or self.groups, "OpenVINO has nothing to run"
         self.execution = execution
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
         return ()
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:

@@ -50,6 +50,12 @@ def attending(plan: AttentionPlan) -> Iterator[None]:
         _current.plan = None
 
 
+def current_plan() -> AttentionPlan | None:
+    """The layout in force in this thread; None for a rectangle."""
+    plan: AttentionPlan | None = getattr(_current, "plan", None)
+    return plan
+
+
 def packed_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -64,7 +70,7 @@ def packed_attention(
     which is transformers' SDPA path. Raises ValueError where a mask or a score term is asked for that a flat row
     can't honour; the load-time check then sends the model to the bucket path.
     """
-    plan: AttentionPlan | None = getattr(_current, "plan", None)
+    plan = current_plan()
     if plan is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if attention_mask is not None or options.get("softcap") or options.get("s_aux") is not None:

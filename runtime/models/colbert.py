@@ -89,9 +89,9 @@ class TokenEmbedder(ParkableModel):
         encode = self._reference.encode_query if query else self._reference.encode_document
         return [encode(text, convert_to_numpy=True, show_progress_bar=False) for text in texts]
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
-        return self._device.layer_swaps(self._network)
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
+        return [self._device.layer_swaps(self._network)]
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

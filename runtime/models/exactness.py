@@ -42,8 +42,8 @@ class Layouts(Protocol):
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         """Record the forward for replay; what was recorded, None if nothing was."""
@@ -104,10 +104,14 @@ def choose_layout(model: Layouts, wanted: str, half: bool, probes: Probes) -> st
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
 
 
-def swap_layers(swaps: Sequence[LayerSwap], problem: Callable[[], str | None]) -> list[str]:
-    """Leave the first of `swaps` in place that `problem` finds no fault with; reasons for the log and `/models`."""
+def swap_layers(groups: Sequence[Sequence[LayerSwap]], problem: Callable[[], str | None]) -> list[str]:
+    """Leave the first of each group in place that `problem` finds no fault with; reasons for the log and `/models`."""
+    return [reason for group in groups for reason in _swap_one(group, problem)]
+
+
+def _swap_one(group: Sequence[LayerSwap], problem: Callable[[], str | None]) -> list[str]:
     reasons: list[str] = []
-    for swap in swaps:
+    for swap in group:
         swap.apply()
         found = problem()
         if found is None:

@@ -127,9 +127,9 @@ class FlatModel(ParkableModel):
         """Whether the arithmetic is half precision."""
         return bool(self._dtype.itemsize == 2)
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
-        return self._device.layer_swaps(self._network)
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
+        return [self._device.layer_swaps(self._network)]
 
     def accelerate(self, example: Sequence[Prepared]) -> str | None:
         """Record the packed forward, so that replaying it needs little Python; what was recorded, None if nothing was.

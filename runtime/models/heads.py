@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.utils.generic import ModelOutput
 
+from runtime.devices.base import LayerSwap
+from runtime.models.first_tokens import FirstTokensOnly, first_tokens, module_after_attention
 from runtime.work import Activation, Head
 
 Features = dict[str, torch.Tensor]
@@ -77,6 +80,8 @@ class NetworkHead:
         self._inputs = BACKBONE_INPUTS & inspect.signature(self._backbone.forward).parameters.keys()
         self.reading = reading_of(network, generates)
         self._padding_id = network.config.get_text_config().pad_token_id
+        after_attention = module_after_attention(self._backbone) if self.reading is Reading.FIRST else None
+        self._last_layer = FirstTokensOnly(after_attention) if after_attention is not None else None
         self._head: Any = copy.copy(network)
         # Only one position is left to look at, so padding is no question; without an id some classes refuse batches.
         self._head.config = copy.deepcopy(network.config)
@@ -89,6 +94,11 @@ class NetworkHead:
     def reads_last(self) -> bool:
         """Whether the score is read at the end of a sequence, where a padded batch must not look."""
         return self.reading in (Reading.LAST, Reading.LAST_NOT_PADDING)
+
+    @property
+    def swaps(self) -> Sequence[LayerSwap]:
+        """What may be tried to spare the backbone states that the head doesn't read."""
+        return () if self._last_layer is None else (self._last_layer,)
 
     def run(self, features: Features) -> torch.Tensor:
         """Logits `(items, labels)`, or `(items, 1, vocabulary)` of a language model.
@@ -116,9 +126,11 @@ class NetworkHead:
         boundaries = features["cu_seq_lens_q"].long()
         if self.reading is Reading.MEAN:
             return self._means(states, features["seq_idx"][0].long(), boundaries)
+        if self._last_layer is not None and self._last_layer.applied:
+            return states.unsqueeze(1)
         places = boundaries[1:] - 1
         if self.reading is Reading.FIRST:
-            places = boundaries[:-1].clamp(max=states.shape[0] - 1)
+            places = first_tokens(boundaries, states.shape[0])
         elif self._padding_id is not None and self.reading is Reading.LAST_NOT_PADDING:
             ids = features["input_ids"][0]
             every = torch.arange(ids.shape[0], device=ids.device)

@@ -73,9 +73,9 @@ class ImageTextEmbedder(ParkableModel):
         self._width = len(row)
         return row
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
-        return self._device.layer_swaps(self._towers.network)
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
+        return [self._device.layer_swaps(self._towers.network)]
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

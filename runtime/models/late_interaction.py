@@ -79,9 +79,9 @@ class PageEmbedder(ParkableModel):
         """Switch how batches are laid out: `equal-length` or `one-by-one`. Not while a batch is in flight."""
         self.execution = execution
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
-        return self._device.layer_swaps(self._network)
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
+        return [self._device.layer_swaps(self._network)]
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the layout."""

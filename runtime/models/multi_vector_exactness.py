@@ -48,8 +48,8 @@ class Checkable(Protocol):
     def use(self, execution: Execution) -> None:
         """Switch the layout."""
 
-    def layer_swaps(self) -> Sequence[LayerSwap]:
-        """Faster layers that may be tried, the fastest first."""
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """Groups of faster layers; of each group one may be put in place, the fastest first."""
 
     def prepare(self, job: Job) -> list[Prepared]:
         """Preprocess."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sentence_transformers import CrossEncoder
 
-from runtime.devices.base import Device
+from runtime.devices.base import Device, LayerSwap
 from runtime.errors import UnsupportedCapability, UnsupportedModel
 from runtime.models.adapters import is_adapter, load_cross_encoder_adapter
 from runtime.models.conversations import ConversationTokenizer
@@ -72,6 +72,10 @@ class Reranker(FlatModel):
             return f"{name} has no backbone apart from its head"
         odd = {type(module).__name__ for module in self._chain} - PACKABLE_MODULES
         return f"modules that need padding: {', '.join(sorted(odd))}" if odd else None
+
+    def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
+        """See FlatModel.layer_swaps."""
+        return [*([self._split.swaps] if self._split is not None else []), *super().layer_swaps()]
 
     def probes(self) -> Probes:
         """Pairs for a reranker, texts for a classifier, of lengths that tell layouts apart."""

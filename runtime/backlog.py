@@ -132,7 +132,8 @@ class Backlog:
             if front is not None:
                 place.lines.append(_as_waiting(worker, lane, small, front))
                 self._expires_s = min(self._expires_s, front.deadline_s)
-        sums.count(place)
+        if worker.queue.items(lane) != place.items:  # some came too late
+            sums.count(place)
         if not place.items:
             del sums.places[worker.spec.id]
 

@@ -96,7 +96,7 @@ def checked(rows: Sequence[Row], entries: Sequence[Entry]) -> list[Answer]:
     """Rows, or an error in the place of one that holds NaN or infinity. Raises when their number is wrong."""
     if len(rows) != len(entries):
         raise RuntimeError("the model gave another number of rows than it was given inputs")
-    if _are_finite(rows):
+    if len(rows) > 1 and _are_finite(rows):
         return list(rows)
     return [
         row

@@ -68,7 +68,7 @@ class Ticket:
             self.future.set_exception(error)
 
     def result(self, head: Head | None = None, layouts: Sequence[RowLayout] = ()) -> Result:
-        """The rows in the order of the inputs, and what their model knows of them. Only once the future is done well."""
+        """The rows in the order of the inputs, and what their model knows of them. Once the future is done."""
         now = self._clock.now_s()
         self.timings.deliver_ms = (now - self._last_landed_s) * 1000.0 if self._last_landed_s else 0.0
         self.timings.total_ms = (now - self.arrived_s) * 1000.0

@@ -65,7 +65,10 @@ class Backlog:
     def push(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> None:
         """Append all of a Job's entries to its model's queue."""
         worker.queue.push(lane, entries)
-        place = self._lanes[lane].places.setdefault(worker.spec.id, _Place(worker, lane))
+        places = self._lanes[lane].places
+        place = places.get(worker.spec.id)
+        if place is None:
+            place = places[worker.spec.id] = _Place(worker, lane)
         place.worker = worker
         self._count(place)
 

@@ -61,19 +61,17 @@ class BatchQueue:
     def __init__(self, small_tokens: int = 0) -> None:
         """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
         self._small_tokens = small_tokens
-        self.changes = 0
-        """Grows with every change, so that what was read of the queue may be kept until then."""
-        self._lines = {(lane, small): _Line() for lane in Lane for small in (False, True)}
+        self._lines = {lane: (_Line(), _Line()) for lane in Lane}
+        """Of each lane the large inputs and the small ones."""
 
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
         """Append entries, all of a Job's or none."""
-        self.changes += 1
         entries = list(entries)
         job_tokens = sum(entry.prepared.tokens for entry in entries)
         few = self._small_tokens > 0 and job_tokens <= SMALL_JOB_INPUTS * self._small_tokens
         for entry in entries:
             entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
-            line = self._lines[lane, entry.small]
+            line = self._lines[lane][entry.small]
             line.entries.append(entry)
             line.items += 1
             line.tokens += entry.prepared.tokens
@@ -84,8 +82,7 @@ class BatchQueue:
         The others only if their deadline is after `done_s`, when the batch will be done: those that it can't help are
         dropped. The first is tried all the same, so that a prediction gone wrong is found out.
         """
-        self.changes += 1
-        line = self._lines[lane, small]
+        line = self._lines[lane][small]
         taken: list[Entry] = []
         room = max_tokens
         while (entry := _front(line, done_s if taken else -math.inf)) is not None:
@@ -99,32 +96,34 @@ class BatchQueue:
 
     def drop(self, lane: Lane, entries: Iterable[Entry]) -> int:
         """Stop counting those of `entries` that still wait; returns how many. They are never taken."""
-        self.changes += 1
         dropped = 0
         for entry in entries:
             if not entry.dropped and not entry.taken:
                 entry.dropped = True
-                _uncount(self._lines[lane, entry.small], entry)
+                _uncount(self._lines[lane][entry.small], entry)
                 dropped += 1
-        for small in (False, True):
-            if self._lines[lane, small].items == 0:
-                self._lines[lane, small].entries.clear()
+        for line in self._lines[lane]:
+            if line.items == 0:
+                line.entries.clear()
         return dropped
 
     def front(self, lane: Lane, small: bool = False, now_s: float = -math.inf) -> Entry | None:
         """The entry whose turn is next."""
-        return _front(self._lines[lane, small], now_s)
+        return _front(self._lines[lane][small], now_s)
 
     def items(self, lane: Lane, small: bool | None = None) -> int:
         """Entries that wait; `small` None: of both sizes."""
-        return sum(line.items for line in self._chosen(lane, small))
+        large_ones, small_ones = self._lines[lane]
+        if small is None:
+            return large_ones.items + small_ones.items
+        return (small_ones if small else large_ones).items
 
     def tokens(self, lane: Lane, small: bool | None = None) -> int:
         """Tokens that wait; `small` None: of both sizes."""
-        return sum(line.tokens for line in self._chosen(lane, small))
-
-    def _chosen(self, lane: Lane, small: bool | None) -> list[_Line]:
-        return [self._lines[lane, size] for size in (False, True) if small is None or size is small]
+        large_ones, small_ones = self._lines[lane]
+        if small is None:
+            return large_ones.tokens + small_ones.tokens
+        return (small_ones if small else large_ones).tokens
 
 
 def _front(line: _Line, now_s: float) -> Entry | None:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TypeVar
 
 from runtime.administration import Administration
@@ -69,6 +68,8 @@ class Engine:
         self._executor: Lanes | None = None
         self._residency: Residency | None = None
         self._open: set[Ticket] = set()
+        self._preparing_us = 0
+        """Predicted device time of what is being tokenized and will queue in a moment; whole: it ends at zero."""
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
         self.metering.watch(self._gauges)
@@ -210,27 +211,24 @@ class Engine:
     def _check_open(self, worker: Worker, job: Job) -> None:
         self._check_takes(job)
         worker.ready_model(job.task)
-        if self._executor is None or self.admission is None:
+        if self._executor is None or self.admission is None or self.device is None:
             raise ModelLoading("the device is still being opened")
-        small = job.lane is Lane.ONLINE and self.device is not None and self.device.concurrency.is_small(job.inputs)
-        ahead_ms = self._executor.waiting_ms(job.lane, small) + (0.0 if small else self._preparing_ms())
+        small = job.lane is Lane.ONLINE and self.device.concurrency.is_small(job.inputs)
+        ahead_ms = self._executor.waiting_ms(job.lane, small)
+        if not small:
+            ahead_ms += self._preparing_us / 1000.0 / self.device.concurrency.lanes
         self._overload.check(worker, job, ahead_ms, self.admission)
-
-    def _preparing_ms(self) -> float:
-        """Predicted device time of what is being tokenized and will queue in a moment."""
-        tokens_ms = sum(w.preparing_tokens * w.cost.ms_per_token for w in self._workers if w.preparing_tokens)
-        return tokens_ms / (self.device.concurrency.lanes if self.device else 1)
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
         """Prepare and queue a Job, then wait for its rows."""
         job = ticket.job
         model = worker.ready_model(job.task)
-        estimate = sum(model.cost(item) for item in job.inputs)
-        worker.preparing_tokens += estimate
+        estimate_us = round(sum(map(model.cost, job.inputs)) * worker.cost.ms_per_token * 1000.0)
+        self._preparing_us += estimate_us
         try:
             prepared = await self._preparation.prepare(model, job)
         finally:
-            worker.preparing_tokens -= estimate
+            self._preparing_us -= estimate_us
         self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))
@@ -292,8 +290,7 @@ class Engine:
 
 def finished(ticket: Ticket, model: Model | None) -> Result:
     """The Job's Result with what its model knows of the rows. Raises UnsupportedCapability for rows without layout."""
-    result = ticket.result()
     if model is None:
-        return result
+        return ticket.result()
     layouts = [model.layout_of(entry.prepared) for entry in ticket.entries] if ticket.job.wants_layouts else []
-    return replace(result, head=model.facts.head, layouts=layouts)
+    return ticket.result(model.facts.head, layouts)

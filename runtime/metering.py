@@ -7,10 +7,12 @@ Gauges of the present (queues, states, memory) are read when scraped, so they ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client import Gauge as StandingGauge
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -20,6 +22,8 @@ from runtime.work import Lane, Timings
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 STAGES = ("prepare", "queue", "device", "deliver")
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 Gauge = tuple[str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], float]]]
 """Name, help, label names, and (label values, value) samples."""
@@ -114,11 +118,26 @@ class Metering:
         """One admission verdict."""
         self._decisions.labels(model, decision, reason).inc()
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"cotenant_{name}", text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> _Family[Counter]:
+        return _Family(Counter(f"cotenant_{name}", text, labels, registry=self.registry))
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"cotenant_{name}", text, labels, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> _Family[Histogram]:
+        return _Family(Histogram(f"cotenant_{name}", text, labels, registry=self.registry, buckets=buckets))
+
+
+class _Family(Generic[M]):
+    """One metric's children at hand: the library's own look-up takes longer than what is then counted."""
+
+    def __init__(self, metric: M) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], M] = {}
+
+    def labels(self, *values: str) -> M:
+        """The child with these label values."""
+        child = self._children.get(values)
+        if child is None:
+            child = self._children[values] = self._metric.labels(*values)
+        return child
 
 
 class _Present(Collector):

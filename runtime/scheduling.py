@@ -24,6 +24,8 @@ BULK_MIN_SHARE = 0.10
 """Of the device time while both lanes wait, what online work can't take from bulk work."""
 CONTENTION_MEMORY_MS = 5_000.0
 """Device time over which that share is kept; older time fades."""
+REWEIGH_S = 0.1
+"""How soon a queue that does not change is weighed again: cost lines move, and it is in use as long as it waits."""
 
 
 @dataclass(slots=True)
@@ -110,6 +112,8 @@ class FairShare:
     _is_preemptible: bool = False
     _virtual_ms: dict[str, float] = field(default_factory=dict)
     _now_virtual_ms: float = 0.0
+    _urgencies: dict[Waiting, tuple[int, float]] = field(default_factory=dict)
+    _weigh_again_s: float = -math.inf
     _contended_ms: dict[Lane, float] = field(default_factory=lambda: dict.fromkeys(Lane, 0.0))
 
     @classmethod
@@ -156,17 +160,23 @@ class FairShare:
         self.chunks.replied(model, delay_ms)
 
     def _soonest(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
-        """The queue of the lowest priority number, among those the one with the least slack. One pass: it is hot."""
-        soonest, least = None, (0, 0.0)
-        for queue in online:
-            cost = self.predict_ms.get(queue.model, FREE)
-            if not self._is_preemptible:
-                self.chunks.saw_online(queue.model, cost.predict_ms(queue.first_tokens), now_s)
-            needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens))
-            urgency = (self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0)
-            if soonest is None or urgency < least:
-                soonest, least = queue, urgency
-        return soonest
+        """The queue of the lowest priority number, among those the one with the least slack.
+
+        With many models most queues don't change between two batches, and are not weighed again.
+        """
+        known = self._urgencies
+        if now_s >= self._weigh_again_s:
+            known, self._weigh_again_s = {}, now_s + REWEIGH_S
+        self._urgencies = {queue: known.get(queue) or self._urgency(queue, now_s) for queue in online}
+        return min(online, key=self._urgencies.__getitem__, default=None)
+
+    def _urgency(self, queue: Waiting, now_s: float) -> tuple[int, float]:
+        """Who has the least goes first: the priority number, then when the next batch must begin."""
+        cost = self.predict_ms.get(queue.model, FREE)
+        if not self._is_preemptible:
+            self.chunks.saw_online(queue.model, cost.predict_ms(queue.first_tokens), now_s)
+        needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens))
+        return self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0
 
     def _fairest(self, bulk: Sequence[Waiting]) -> Waiting:
         """The queue with the least virtual time, which becomes the present.

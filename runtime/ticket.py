@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from runtime.batch_queue import Entry
 from runtime.clock import REAL_CLOCK, Clock
-from runtime.work import Job, Prepared, Result, Row, Timings
+from runtime.work import Head, Job, Prepared, Result, Row, RowLayout, Timings
 
 
 class Ticket:
@@ -67,8 +67,8 @@ class Ticket:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def result(self) -> Result:
-        """The rows in the order of the inputs. Only after the future is done well."""
+    def result(self, head: Head | None = None, layouts: Sequence[RowLayout] = ()) -> Result:
+        """The rows in the order of the inputs, and what their model knows of them. Once the future is done."""
         now = self._clock.now_s()
         self.timings.deliver_ms = (now - self._last_landed_s) * 1000.0 if self._last_landed_s else 0.0
         self.timings.total_ms = (now - self.arrived_s) * 1000.0
@@ -79,4 +79,6 @@ class Ticket:
             tokens=sum(entry.prepared.tokens for entry in self.entries),
             truncated_inputs=sum(entry.prepared.truncated for entry in self.entries),
             timings=self.timings,
+            head=head,
+            layouts=layouts,
         )

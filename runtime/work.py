@@ -223,9 +223,9 @@ class Result:
     """One an input, where the Job wants them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """What the scheduling policy may know of one queue lane: no entries, only sums. Times in seconds."""
+    """What the policy may know of one queue lane: sums and no entries; the same object until those change. Seconds."""
 
     model: str
     lane: Lane

@@ -113,7 +113,6 @@ class Worker:
         self.footprint = Footprint()
         self.loaded_s: float | None = None
         self.results_pending = 0
-        self.preparing_tokens = 0
         self.pinned = spec.pinned
         self.demand = Demand()
         self.refused_since_s: float | None = None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling import CostLine, FairShare
+from runtime.scheduling import REWEIGH_S, CostLine, FairShare
 from runtime.work import Choice, Lane, Waiting
 
 FOREVER = 10**9
@@ -96,6 +96,29 @@ def test_the_queue_with_the_least_slack_is_chosen(queues: list[tuple[float, int,
     assert chosen is not None
     latest_starts = [due - (fixed + slope * min(tokens, 512)) / 1000 for due, tokens, fixed, slope in queues]
     assert latest_starts[int(chosen.model)] == pytest.approx(min(latest_starts))
+
+
+@given(st.data())
+def test_a_policy_that_weighs_only_what_changed_chooses_as_one_that_weighs_everything(data: st.DataObject) -> None:
+    lines = {str(i): CostLine(fixed_ms=i, ms_per_token=0.01 * (i + 1)) for i in range(6)}
+    priorities = {"5": -1, "4": 1}
+    due_s = st.floats(0, 0.2)
+    seasoned = FairShare(predict_ms=lines, priorities=priorities)
+    queues = [waiting(str(i), due_s=data.draw(due_s)) for i in range(6)]
+    for turn in range(data.draw(st.integers(1, 12))):
+        changed = data.draw(st.integers(0, 5))
+        queues[changed] = waiting(str(changed), tokens=data.draw(st.integers(1, 600)), due_s=data.draw(due_s))
+        seen = [queue for queue in queues if data.draw(st.booleans())]
+        fresh = FairShare(predict_ms=lines, priorities=priorities)
+        assert seasoned.choose(seen, turn * 0.03) == fresh.choose(seen, turn * 0.03)
+
+
+def test_a_queue_that_does_not_change_is_weighed_again_before_long() -> None:
+    lines = {"a": CostLine(fixed_ms=1.0, ms_per_token=0.01), "b": CostLine(fixed_ms=2.0, ms_per_token=0.01)}
+    policy, queues = FairShare(predict_ms=lines), [waiting("a"), waiting("b")]
+    assert policy.choose(queues, now_s=0.0) == Choice("b", Lane.ONLINE, 512)
+    lines["a"].fixed_ms = 50.0
+    assert policy.choose(queues, now_s=REWEIGH_S) == Choice("a", Lane.ONLINE, 512)
 
 
 # -- bulk shares ------------------------------------------------------------------------------------------------

@@ -1,0 +1,155 @@
+"""What waits in the queues of all workers together: which could run, and how long all of it takes.
+
+Sums are kept up as entries come and go, and a queue is looked at again only after it changed, so a job that comes costs
+the same beside one model as beside a hundred. Not thread-safe: the executor's lock guards it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from runtime.batch_queue import Entry
+from runtime.work import Choice, Lane, Waiting
+from runtime.worker import Worker
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """One queue lane: what was counted of it, and what the policy sees."""
+
+    worker: Worker
+    lane: Lane
+    items: int = 0
+    tokens: int = 0
+    drain_ms: float = 0.0
+    small_ms: float = 0.0
+    lines: list[Waiting] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sums:
+    """The places of one lane, by model, and what they come to."""
+
+    places: dict[str, _Place] = field(default_factory=dict)
+    items: int = 0
+    tokens: int = 0
+    drain_ms: float = 0.0
+    small_ms: float = 0.0
+
+    def count(self, place: _Place) -> None:
+        """Put what waits there now in place of what was counted before."""
+        lane, cost, queue = place.lane, place.worker.cost, place.worker.queue
+        items, tokens = queue.items(lane), queue.tokens(lane)
+        drain_ms = cost.drain_ms(tokens, place.worker.batch_tokens)
+        small_ms = cost.ms_per_token * queue.tokens(lane, small=True)
+        self.items += items - place.items
+        self.tokens += tokens - place.tokens
+        # An empty lane's sums are zero, and not what rounding has left of them.
+        self.drain_ms = self.drain_ms + drain_ms - place.drain_ms if self.items else 0.0
+        self.small_ms = self.small_ms + small_ms - place.small_ms if self.items else 0.0
+        place.items, place.tokens, place.drain_ms, place.small_ms = items, tokens, drain_ms, small_ms
+
+
+class Backlog:
+    """The queues that hold something."""
+
+    def __init__(self) -> None:
+        self._lanes = {lane: _Sums() for lane in Lane}
+        self._changed: set[_Place] = set()
+        """Those to look at before the next choice."""
+        self._expires_s = math.inf
+        """No deadline of an entry in front is earlier."""
+
+    def push(self, worker: Worker, lane: Lane, entries: Sequence[Entry]) -> None:
+        """Append all of a Job's entries to its model's queue."""
+        worker.queue.push(lane, entries)
+        places = self._lanes[lane].places
+        place = places.get(worker.spec.id)
+        if place is None:
+            place = places[worker.spec.id] = _Place(worker, lane)
+        place.worker = worker
+        self._count(place)
+
+    def take(self, choice: Choice, max_tokens: int, done_s: float) -> list[Entry]:
+        """See BatchQueue.take."""
+        place = self._lanes[choice.lane].places[choice.model]
+        entries = place.worker.queue.take(choice.lane, max_tokens, choice.small, done_s)
+        self._count(place)
+        return entries
+
+    def drop(self, worker: Worker, lane: Lane, entries: Iterable[Entry]) -> int:
+        """See BatchQueue.drop."""
+        dropped = worker.queue.drop(lane, entries)
+        if dropped:
+            self._count(self._lanes[lane].places[worker.spec.id])
+        return dropped
+
+    def waiting(self, now_s: float) -> list[Waiting]:
+        """What the policy may see; queues that ran empty, and entries whose deadline has passed, leave here."""
+        if now_s >= self._expires_s:
+            self._expires_s = math.inf
+            self._changed.update(place for sums in self._lanes.values() for place in sums.places.values())
+        while self._changed:
+            self._look(self._changed.pop(), now_s)
+        return [line for sums in self._lanes.values() for place in sums.places.values() for line in place.lines]
+
+    def worker(self, choice: Choice) -> Worker:
+        """Whose queue was chosen."""
+        return self._lanes[choice.lane].places[choice.model].worker
+
+    def drain_ms(self, lane: Lane) -> float:
+        """Predicted device time of all that waits in `lane`."""
+        return self._lanes[lane].drain_ms
+
+    def small_ms(self, lane: Lane) -> float:
+        """Predicted device time of the small inputs that wait in `lane`, as parts of some batch."""
+        return self._lanes[lane].small_ms
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that wait."""
+        return sum(sums.tokens for sums in self._lanes.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits."""
+        return not any(sums.items for sums in self._lanes.values())
+
+    @property
+    def is_contended(self) -> bool:
+        """Something waits in either lane."""
+        return all(sums.items for sums in self._lanes.values())
+
+    def _count(self, place: _Place) -> None:
+        self._lanes[place.lane].count(place)
+        self._changed.add(place)
+
+    def _look(self, place: _Place, now_s: float) -> None:
+        """See who stands in front of a queue."""
+        worker, lane, sums = place.worker, place.lane, self._lanes[place.lane]
+        place.lines = []
+        for small in (True, False):
+            front = worker.queue.front(lane, small, now_s)
+            if front is not None:
+                place.lines.append(_as_waiting(worker, lane, small, front))
+                self._expires_s = min(self._expires_s, front.deadline_s)
+        if worker.queue.items(lane) != place.items:  # some came too late
+            sums.count(place)
+        if not place.items:
+            del sums.places[worker.spec.id]
+
+
+def _as_waiting(worker: Worker, lane: Lane, small: bool, front: Entry) -> Waiting:
+    return Waiting(
+        model=worker.spec.id,
+        lane=lane,
+        items=worker.queue.items(lane, small),
+        tokens=worker.queue.tokens(lane, small),
+        first_tokens=front.prepared.tokens,
+        due_s=front.due_s,
+        budget_tokens=worker.batch_tokens,
+        small=small,
+        queued_s=front.queued_s,
+    )

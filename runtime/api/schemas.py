@@ -13,7 +13,7 @@ import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from runtime.api.parts import Source, checked_length, conversations, references
+from runtime.api.parts import Source, checked_length, contents, conversations, references
 from runtime.api.tensors import EmbedDtype, EncodingFormat, Endianness, OutputDtype
 from runtime.errors import (
     InvalidDimensions,
@@ -135,6 +135,8 @@ def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
         raise UnsupportedCapability("modality must be 'text' or 'image'", param="modality")
     if request.input is None:
         raise InvalidRequest("input is required", param="input")
+    if isinstance(request.input, list) and any(isinstance(item, dict) for item in request.input):
+        return contents(request.input, max_inputs, "input")
     return [*inputs_of(request.input, max_inputs)]
 
 

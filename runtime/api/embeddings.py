@@ -14,7 +14,7 @@ from typing import Any
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, lane_of, let_in, off_loop, read_json, run_job
 from runtime.api.parts import Reference, Source
 from runtime.api.pictures import picture_inputs
 from runtime.api.problems import Answer
@@ -97,6 +97,7 @@ async def vectors(
     if not spec.accept_token_ids:
         refuse_token_ids(sources)
     job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
+    let_in(edge, exchange, record)
     inputs = await inputs_of(edge, exchange, spec, sources)
     result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:

@@ -113,9 +113,8 @@ async def run_job(
     `charged_tokens`: what the caller is charged where that isn't the job's own tokens. Given up when the client hangs
     up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
     """
+    let_in(edge, exchange, record)
     caller = exchange.require_caller()
-    if not record.inputs:  # a request is let in once, however many jobs it takes
-        edge.quota.check(caller)
     if caller.tenant != job.tenant:
         job = replace(job, tenant=caller.tenant)
     record.lane = job.lane
@@ -128,6 +127,15 @@ async def run_job(
     record.truncated_inputs = result.truncated_inputs
     record.timings = result.timings
     return result
+
+
+def let_in(edge: Edge, exchange: Exchange, record: Record) -> None:
+    """Raises RateLimited where the key's tokens are spent; a request that has begun is let in, whatever it still does.
+
+    Called by itself where pictures are still to be had: nothing is fetched for a key that may not ask.
+    """
+    if not record.inputs:
+        edge.quota.check(exchange.require_caller())
 
 
 def lane_of(exchange: Exchange, priority: int) -> Lane:

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from runtime.api.edge import Edge
 from runtime.api.embeddings import check_sight
 from runtime.api.exchange import Exchange
-from runtime.api.inference import run_job
+from runtime.api.inference import let_in, run_job
 from runtime.api.parts import Reference
 from runtime.api.pictures import picture_inputs
 from runtime.api.record import Record
@@ -37,6 +37,7 @@ class Account:
     async def pictures(self, job: Job, references: Sequence[Reference]) -> list[Picture]:
         """The pictures for the job's model, their headers checked. Raises CotenantError."""
         check_sight(self._edge, job.model)
+        let_in(self._edge, self._exchange, self._record)
         found = await self._exchange.while_connected(picture_inputs(self._edge, references))
         return [picture for picture in found if isinstance(picture, Picture)]
 

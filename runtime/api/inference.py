@@ -14,6 +14,7 @@ from runtime.api.access import log_inference, trace_of
 from runtime.api.contract import Metering
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
+from runtime.api.places import Places
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
 from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
@@ -106,10 +107,11 @@ async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kw
 
 
 async def run_job(
-    edge: Edge, exchange: Exchange, record: Record, job: Job, charged_tokens: int | None = None
+    edge: Edge, exchange: Exchange, record: Record, job: Job, places: Places, charged_tokens: int | None = None
 ) -> Result:
     """The job's result, in its caller's name and on its account, with what it is and what it cost on record.
 
+    `places`: what the caller calls the inputs, for errors.
     `charged_tokens`: what the caller is charged where that isn't the job's own tokens. Given up when the client hangs
     up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
     """
@@ -121,7 +123,10 @@ async def run_job(
     record.compute = edge.compute(job.model)
     record.inputs = len(job.inputs)
     record.characters = sum(map(characters, job.inputs))
-    result = await exchange.while_connected(edge.engine.run(job))
+    try:
+        result = await exchange.while_connected(edge.engine.run(job))
+    except CotenantError as error:
+        raise places.named(error) from None
     record.tokens = result.tokens if charged_tokens is None else charged_tokens
     edge.quota.charge(caller, record.tokens)
     record.truncated_inputs = result.truncated_inputs

@@ -39,7 +39,7 @@ FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
 }
 
 TOKEN_IDS_REMEDY = (
-    "input must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
+    " must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
     " in LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False"
     " (ids of this model's own tokenizer need accept_token_ids in the registry)"
 )
@@ -198,7 +198,7 @@ def token_ids(item: object, index: int, param: str) -> list[int]:
     return item
 
 
-def refuse_token_ids(inputs: Sequence[Source]) -> None:
+def refuse_token_ids(inputs: Sequence[Source], field: str) -> None:
     """For models that take only text or pictures. Raises TokenIdsNotAccepted, which says what to do."""
     if any(isinstance(item, list) for item in inputs):
-        raise TokenIdsNotAccepted(TOKEN_IDS_REMEDY)
+        raise TokenIdsNotAccepted(field + TOKEN_IDS_REMEDY, param=field)

@@ -246,7 +246,7 @@ class FlatModel(ParkableModel):
         rows = self._tokenizer.embeddings
         for index, item in enumerate(items):
             if item.tokens and int(item.token_ids.max()) >= rows:
-                raise ForwardFailed(f"input {index} holds a token that the model has no embedding for")
+                raise ForwardFailed("{input} holds a token that the model has no embedding for", index=index)
 
     def _limit(self, job: Job) -> Limit:
         default = self._tokenizer.default_limit

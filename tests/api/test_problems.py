@@ -164,7 +164,7 @@ def test_a_bug_shows_only_where_to_look() -> None:
     assert "id-7" in body["message"]
 
 
-KINDS = {
+KINDS: dict[str, list[type[errors.CotenantError]]] = {
     "invalid_request_error": [errors.InvalidJson, errors.InvalidRequest, errors.BodyTooLarge, errors.ModelRequired],
     "not_found_error": [errors.ModelNotFound, errors.RouteNotFound],
     "overloaded_error": [errors.QueueFull, errors.ModelLoading, errors.NoRoomNow, errors.Draining],

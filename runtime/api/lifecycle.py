@@ -184,8 +184,11 @@ def _signals(retire: Callable[[], None], on_hangup: Callable[[], None] | None) -
 
     def on_signal(number: int) -> None:
         received.append(number)
+        name = signal.Signals(number).name
         if len(received) > 1:
+            LOG.warning("%s again: ending at once", name)
             os._exit(128 + number)
+        LOG.info("%s: ending once the requests in flight are answered; a second signal ends at once", name)
         retire()
 
     for number in SIGNALS:

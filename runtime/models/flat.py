@@ -58,7 +58,7 @@ def settled(reference: L, spec: ModelSpec) -> L:
     """The library's model, for inference only. Raises UnsupportedModel where its tokenizer can't be read by us."""
     transformer: Any = reference[0]
     if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
-        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
+        raise UnsupportedModel(f"{type(transformer).__name__} has no fast tokenizer")
     reference.eval().requires_grad_(False)
     return reference
 

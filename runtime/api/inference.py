@@ -76,7 +76,10 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handl
 
 def observe(metering: Metering, record: Record, total_ms: float) -> None:
     """Count the request, what it wanted scored, and what it cost."""
-    metering.observe_request(record.surface, record.model, record.task, record.status, total_ms / 1000)
+    seconds = total_ms / 1000
+    metering.observe_request(record.surface, record.model, record.task, record.status, seconds, record.lane)
+    if record.code is not None:
+        metering.observe_request_error(record.surface, record.code)
     if record.render_ms:
         metering.observe_render(record.model, record.render_ms / 1000)
     if record.timings.device_share_ms:

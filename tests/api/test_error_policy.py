@@ -201,6 +201,7 @@ def test_what_the_engine_raises(
     failing.failure = failure
     response = TestClient(build_app(failing)).post(case.path, json=case.body)
     assert_answer(case, response, status, code, kind)
+    assert failing.metering.request_errors == [(case.dialect, code)]
     assert ("retry-after" in response.headers) is (retry == "later")
     assert ("retry-after-ms" in response.headers) is (retry == "later")
     assert response.headers.get("x-should-retry") == ("false" if retry == "never" else None)

@@ -11,7 +11,7 @@ from tests.clients.environments import FOLDER, OVER_OURS
 from tests.readme import named, table
 
 PIN = re.compile(r"([\w.-]+)==([\w.+-]+)")
-TOOLS = {"numpy", "pillow", "requests"}
+TOOLS = {"numpy", "pillow", "requests", "schemathesis"}
 """What programs and clients need beside the clients."""
 
 

@@ -35,7 +35,7 @@ from runtime.registry import RuntimeConfig
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
 
-LOG = logging.getLogger("cotenant.server")
+LOG = logging.getLogger("cotenant.lifecycle")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FAILED: Final = "failed"

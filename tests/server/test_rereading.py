@@ -68,3 +68,4 @@ def test_models_come_go_and_change_and_nonsense_changes_nothing(
     limits = {model["id"]: model["max_model_len"] for model in server.client.get("/v1/models").json()["data"]}
     assert limits["a"] == 8
     assert server.terminate() == 0
+    assert "SIGTERM: ending once the requests in flight are answered" in server.log.read_text()

@@ -8,7 +8,7 @@ Start one with `./scripts/serve`, then run this with the project's environment:
 import argparse
 
 import numpy as np
-from openai import OpenAI
+from openai import APIConnectionError, APIStatusError, OpenAI
 
 TEXTS = (
     "Reset your password from the sign-in page: choose 'Forgot password' and follow the link in the mail.",
@@ -28,7 +28,12 @@ def main() -> None:
 
     # The SDK insists on a key; the server does not look at it. Vectors come as base64, which the SDK asks for itself.
     client = OpenAI(base_url=options.url, api_key="unused")
-    answer = client.embeddings.create(model=options.model, input=[options.question, *TEXTS])
+    try:
+        answer = client.embeddings.create(model=options.model, input=[options.question, *TEXTS])
+    except APIConnectionError:
+        raise SystemExit(f"no server answers at {options.url}: start one with ./scripts/serve") from None
+    except APIStatusError as error:
+        raise SystemExit(f"the server refuses: {error.message}") from None
     vectors = np.array([item.embedding for item in answer.data], dtype=np.float32)
     # Not every model's vectors have length 1: only then would the bare dot product be the cosine.
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

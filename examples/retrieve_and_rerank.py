@@ -9,6 +9,7 @@ candidates by the cosine of vectors, the reranker reads each beside the query an
 
 import argparse
 import json
+import urllib.error
 import urllib.request
 from importlib.metadata import distributions
 
@@ -60,10 +61,15 @@ def rerank(url: str, query: str, documents: list[str]) -> list[tuple[int, float]
 
 
 def post(url: str, body: dict[str, object]) -> dict[str, list[dict[str, float]]]:
-    """The answer's JSON."""
+    """The answer's JSON; ends the program with one line where there is no server, or it refuses."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        content: dict[str, list[dict[str, float]]] = json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content: dict[str, list[dict[str, float]]] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"the server refuses: {json.load(error)['error']['message']}") from None
+    except urllib.error.URLError:
+        raise SystemExit(f"no server answers at {url}: start one with ./scripts/serve") from None
     return content
 
 

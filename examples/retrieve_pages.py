@@ -39,7 +39,11 @@ class Server:
 
     def post(self, path: str, **fields: Any) -> dict[str, Any]:
         """The answer's JSON; ends the program with the server's words where it refuses."""
-        response = self._client.post(path, json={"model": self._model, **fields})
+        try:
+            response = self._client.post(path, json={"model": self._model, **fields})
+        except httpx2.ConnectError:
+            url = self._client.base_url
+            raise SystemExit(f"no server answers at {url}: start one with ./scripts/serve") from None
         answer: dict[str, Any] = response.json()
         if response.status_code != 200:
             raise SystemExit(f"{path}: {answer['error']['message']}")

@@ -34,6 +34,8 @@ class Batch:
     error: BaseException | None = None
     answers: list[Answer] = field(default_factory=list)
     device_ms: float = 0.0
+    padding_tokens: int = 0
+    """Positions that were computed for nothing."""
     landed_s: float = 0.0
 
     @property

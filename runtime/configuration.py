@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import yaml
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from runtime.errors import ConfigurationError
@@ -119,10 +119,18 @@ class StrictLoader(yaml.SafeLoader):
 
 
 def effective_yaml(config: RuntimeConfig) -> str:
-    """The configuration with every default filled in, as a registry file that means the same; the token is left out."""
+    """The configuration with every default filled in, as a registry file that means the same but for its secrets.
+
+    Those are left out, and a comment says which were set: a registry must not come to hold asterisks for a key.
+    """
     tree = config.model_dump(mode="json")
-    tree["server"]["admin_token"] = None
-    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=110)
+    secrets = [key for key in ServerSettings.model_fields if isinstance(getattr(config.server, key), SecretStr)]
+    for key in secrets:
+        tree["server"][key] = None
+    written = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=110)
+    for key in secrets:
+        written = written.replace(f"\n  {key}: null\n", f"\n  {key}: null  # set, and not shown\n", 1)
+    return written
 
 
 def registry_schema() -> str:

@@ -74,6 +74,7 @@ class Delivery:
             worker.cost.learn(tokens, batch.device_ms)
         self._tell_watcher(batch, tokens)
         self._metering.observe_batch(worker.spec.name, batch.lane, len(batch.entries), tokens, batch.device_ms)
+        self._metering.observe_padding(worker.spec.name, batch.lane, batch.padding_tokens)
 
     def _tell_watcher(self, batch: Batch, tokens: int) -> None:
         if self.watcher is not None:

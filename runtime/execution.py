@@ -35,6 +35,7 @@ class Execution:
         """Start a batch. Never raises: a failure is the batch's, and `land` deals with it."""
         try:
             batch.flight = self._start(batch.worker, batch.entries, batch.alone)
+            batch.padding_tokens = batch.flight.padding_tokens
         except BaseException as error:
             batch.error = error
 

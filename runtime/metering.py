@@ -38,9 +38,13 @@ class Metering:
             "cotenant_build_info", "1 for the version that runs", ("version",), registry=self.registry
         ).labels(__version__).set(1)
         self._requests = self._counter("requests", "HTTP requests", "surface", "model", "task", "code")
-        self._request_seconds = self._histogram("request_duration_seconds", "Request time", SECONDS, "surface", "model")
+        self._request_seconds = self._histogram(
+            "request_duration_seconds", "Request time", SECONDS, "surface", "model", "lane"
+        )
+        self._request_errors = self._counter("request_errors", "Requests that ended in an error", "surface", "reason")
         self._stage_seconds = self._histogram("stage_duration_seconds", "Time by stage", SECONDS, "model", "stage")
         self._batch_tokens = self._histogram("batch_tokens", "Tokens in a batch", TOKENS, "model", "lane")
+        self._padding = self._counter("padding_tokens", "Positions computed for nothing", "model", "lane")
         self._batch_items = self._counter("batch_items", "Inputs run", "model", "lane")
         self._device_seconds = self._counter("device_seconds", "Device time", "model", "lane")
         self._input_tokens = self._counter("input_tokens", "Tokens run", "model", "tenant")
@@ -63,10 +67,14 @@ class Metering:
         """The Prometheus text format, version 0.0.4."""
         return generate_latest(self.registry)
 
-    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float) -> None:
+    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, lane: Lane) -> None:
         """One HTTP request answered. `model`: a registry name or `unknown`."""
         self._requests.labels(surface, model, task, str(status)).inc()
-        self._request_seconds.labels(surface, model).observe(seconds)
+        self._request_seconds.labels(surface, model, lane).observe(seconds)
+
+    def observe_request_error(self, surface: str, reason: str) -> None:
+        """One HTTP request ended in an error. `reason`: its code."""
+        self._request_errors.labels(surface, reason).inc()
 
     def observe_render(self, model: str, seconds: float) -> None:
         """One answer was written out."""
@@ -96,6 +104,10 @@ class Metering:
         self._batch_tokens.labels(model, lane).observe(tokens)
         self._batch_items.labels(model, lane).inc(items)
         self._device_seconds.labels(model, lane).inc(device_ms / 1000.0)
+
+    def observe_padding(self, model: str, lane: Lane, tokens: int) -> None:
+        """Positions of one batch that were computed for nothing."""
+        self._padding.labels(model, lane).inc(tokens)
 
     def observe_error(self, model: str, code: str) -> None:
         """One job failed."""

@@ -59,7 +59,8 @@ class Overload:
             return
         for index, item in enumerate(prepared):
             if item.tokens > most:
-                raise DoesNotFit(f"input {index} has {item.tokens} tokens; the device's memory holds at most {most}")
+                message = f"{{input}} has {item.tokens} tokens; the device's memory holds at most {most}"
+                raise DoesNotFit(message, index=index)
 
     def patience_s(self, job: Job, most_s: float) -> float:
         """How long `job` may wait for its model. Raises DeadlineExceeded when its deadline has passed already."""

@@ -82,7 +82,7 @@ class Salvage:
 
     def _answer(self, error: BaseException, entry: Entry) -> CotenantError:
         if self._is_out_of_memory(error):
-            return OutOfMemory(f"input {entry.index} does not fit the device's free memory")
+            return OutOfMemory("{input} does not fit the device's free memory", index=entry.index)
         return as_error(error, entry)
 
 
@@ -101,7 +101,7 @@ def checked(rows: Sequence[Row], entries: Sequence[Entry]) -> list[Answer]:
     return [
         row
         if np.isfinite(row).all()
-        else NonFiniteOutput(f"the model computed NaN or infinity for input {entry.index}")
+        else NonFiniteOutput("the model computed NaN or infinity for {input}", index=entry.index)
         for row, entry in zip(rows, entries, strict=True)
     ]
 
@@ -114,5 +114,5 @@ def _are_finite(rows: Sequence[Row]) -> bool:
 def as_error(error: BaseException, entry: Entry) -> CotenantError:
     """What the Job of a failed entry is told: never the input, never the library's own words."""
     if isinstance(error, CotenantError):
-        return error
-    return ForwardFailed(f"the model failed on input {entry.index} ({type(error).__name__})")
+        return error.of_input(entry.index)  # the model counts within its batch
+    return ForwardFailed(f"the model failed on {{input}} ({type(error).__name__})", index=entry.index)

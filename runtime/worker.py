@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ GOOD_BATCHES_TO_RECOVER = 200
 FIRST_LOAD_S = 5.0
 BYTES_PER_S = 200e6
 """A load that was never timed is guessed at these."""
+REASON_CHARACTERS = 200
+PATH = re.compile(r"""(?<![\w./…])(?:~|[A-Za-z]:)?[/\\][^\s'",;:)]+""")
 BUILTIN_BATCH_TOKENS = 8192
 """About eight pages of ColPali."""
 
@@ -150,7 +153,8 @@ class Worker:
         if self.state is State.FAILED:
             if isinstance(self.failure, DoesNotFit):
                 raise DoesNotFit(f"the model can't be in memory: it {self.failure.message}")
-            raise ModelFailed("the model could not be loaded; GET /ready and the server's log say why")
+            reason = "" if self.failure is None else f": {in_short(self.failure.message)}"
+            raise ModelFailed(f"the model could not be loaded{reason}; the server's log has more")
 
     def ready_model(self, task: Task | None) -> Model:
         """The loaded model. `task` None: whatever it does.
@@ -263,6 +267,12 @@ class Worker:
             last_error=self.last_error,
             last_used_unix_s=self.last_used_unix_s,
         )
+
+
+def in_short(reason: str) -> str:
+    """The reason's first line, cut, with no path of this machine in it."""
+    line, *_ = reason.splitlines() or [""]
+    return PATH.sub("…", line)[:REASON_CHARACTERS].rstrip(" .;:")
 
 
 def builtin(id: str, task: Task) -> Worker:

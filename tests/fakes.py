@@ -40,6 +40,7 @@ from runtime.work import (
     Timings,
 )
 from runtime.worker import ModelStatus
+from tests.fake_metering import FakeMetering
 
 T = TypeVar("T")
 
@@ -141,41 +142,6 @@ def status(spec: ModelSpec, **changes: Any) -> ModelStatus:
     return dataclasses.replace(ready, **changes)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Observation:
-    """One request as the metrics saw it."""
-
-    surface: str
-    model: str
-    task: str
-    status: int
-
-
-class FakeMetering:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.observations: list[Observation] = []
-        self.candidates: list[tuple[str, str, int]] = []
-        self.costs: list[tuple[str, str, float, float | None]] = []
-
-    def render(self) -> bytes:
-        return b"# HELP fake A metric\n"
-
-    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float) -> None:
-        assert seconds >= 0
-        self.observations.append(Observation(surface, model, task, status))
-
-    def observe_candidates(self, model: str, outcome: str, documents: int) -> None:
-        self.candidates.append((model, outcome, documents))
-
-    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
-        self.costs.append((model, task, device_ms, cost_usd))
-
-    def observe_render(self, model: str, seconds: float) -> None:
-        assert seconds > 0
-
-
 class FakeVocabulary(Vocabulary):
     """A character a token, its id the code point; id 0 is put before the text."""
 
@@ -203,8 +169,9 @@ class FakeEngine:
 
     def __init__(self, *specs: ModelSpec, settings: ServerSettings | None = None, price: float | None = None) -> None:
         self.specs = specs or (spec(),)
-        server = settings or ServerSettings(port=0)
-        self.config = RuntimeConfig(models=self.specs, server=server, price_per_hour_usd=price)
+        self.config = RuntimeConfig(
+            models=self.specs, server=settings or ServerSettings(port=0), price_per_hour_usd=price
+        )
         self.metering = FakeMetering()
         self.ready = True
         self.draining = False

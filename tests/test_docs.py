@@ -188,7 +188,9 @@ async def every_metric() -> str:
     await engine.start()
     await engine.wait_loaded()
     metering = engine.metering
-    metering.observe_request("openai", "a", "embed", 200, 0.1)
+    metering.observe_request("openai", "a", "embed", 200, 0.1, Lane.ONLINE)
+    metering.observe_request_error("openai", "queue_full")
+    metering.observe_padding("a", Lane.ONLINE, 1)
     metering.observe_job("a", "default", 1, 1, Timings())
     metering.observe_batch("a", Lane.ONLINE, 1, 1, 1.0)
     metering.observe_error("a", "forward_failed")

@@ -45,7 +45,7 @@ def test_each_model_is_fetched_at_its_revision(hub: list[dict[str, Any]], tmp_pa
     assert [request["revision"] for request in hub] == [None, COMMIT, None]
     assert (loose.commit, loose.pinned, loose.file_bytes) == (COMMIT, False, 2_000_000)
     assert (pinned.commit, pinned.pinned) == (COMMIT, True)
-    assert gone.problem == "owner/gone: can't be fetched from the hub (OSError)"
+    assert gone.problem == "owner/gone can't be fetched from the hub (OSError)"
     assert (local.commit, local.pinned, local.problem) == (None, True, None)
 
 

@@ -18,6 +18,7 @@ from runtime.errors import (
 )
 from runtime.ticket import Ticket
 from runtime.work import Lane, Result
+from runtime.worker import in_short
 from tests.doubles import StillDevice
 from tests.engines import assert_rows, job, running, started
 
@@ -142,9 +143,29 @@ async def test_every_future_completes_when_the_drain_time_runs_out() -> None:
         await stopping
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("the checkpoint is damaged", "the checkpoint is damaged"),
+        ("no weights under /srv/models/a b", "no weights under … b"),
+        ("can't open '/srv/models/x.bin': gone", "can't open '…': gone"),
+        ("~/.cache/cotenant holds no folder 'x'", "… holds no folder 'x'"),
+        ("C:\\models\\x is gone", "… is gone"),
+        ("owner/name is not on this machine", "owner/name is not on this machine"),
+        ("one line\nand /another", "one line"),
+        ("x" * 1000, "x" * 200),
+        ("", ""),
+    ],
+)
+def test_a_reason_is_told_in_short_and_without_this_machine_s_paths(reason: str, told: str) -> None:
+    assert in_short(reason) == told
+
+
 async def test_a_model_that_cannot_load_fails_alone_and_says_why() -> None:
     async with running("broken", "good") as (engine, _):
-        with pytest.raises(ModelFailed, match="could not be loaded"):
+        with pytest.raises(
+            ModelFailed, match=r"^the model could not be loaded: ValueError: the files are torn; the server's log"
+        ):
             await engine.run(job("broken", "t"))
         assert_rows(await engine.run(job("good", "t")), ["t"])
         assert not engine.ready

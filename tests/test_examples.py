@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,30 @@ def test_every_metric_is_on_the_dashboard() -> None:
     documented = set(re.findall(r"^\| `(cotenant_\w+)`", readme, flags=re.MULTILINE))
     assert documented
     assert [name for name in sorted(documented) if name not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        ("embed_with_openai.py", "http://127.0.0.1:9/v1"),
+        ("retrieve_and_rerank.py", "http://127.0.0.1:9"),
+        ("retrieve_pages.py", "http://127.0.0.1:9"),
+    ],
+)
+def test_without_a_server_an_example_says_so_in_one_line(script: str, option: str) -> None:
+    """Nothing listens on port 9 (discard)."""
+    command = [sys.executable, str(EXAMPLES / script), "--url", option]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert re.fullmatch(
+        r"no server answers at http://127\.0\.0\.1:9\S*: start one with \./scripts/serve\n", ended.stderr
+    )
+
+
+def test_every_example_that_asks_a_server_is_run_without_one() -> None:
+    asking = {file.name for file in EXAMPLES.glob("*.py")}
+    assert asking == {"embed_with_openai.py", "retrieve_and_rerank.py", "retrieve_pages.py"}
 
 
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:

@@ -31,13 +31,17 @@ def test_nothing_is_counted_before_anything_happens() -> None:
 
 def test_a_request_is_counted_by_its_status_and_timed() -> None:
     metering = Metering()
-    metering.observe_request("openai", "m", "embed", 200, 0.004)
-    metering.observe_request("openai", "m", "embed", 200, 0.5)
-    metering.observe_request("openai", "m", "embed", 429, 0.001)
+    metering.observe_request("openai", "m", "embed", 200, 0.004, Lane.ONLINE)
+    metering.observe_request("openai", "m", "embed", 200, 0.5, Lane.BULK)
+    metering.observe_request("openai", "m", "embed", 429, 0.001, Lane.ONLINE)
+    metering.observe_request_error("openai", "queue_full")
     assert value(metering, "requests_total", surface="openai", model="m", task="embed", code="200") == 2
     assert value(metering, "requests_total", surface="openai", model="m", task="embed", code="429") == 1
-    assert value(metering, "request_duration_seconds_count", surface="openai", model="m") == 3
-    assert value(metering, "request_duration_seconds_bucket", surface="openai", model="m", le="0.005") == 2
+    assert value(metering, "request_errors_total", surface="openai", reason="queue_full") == 1
+    online = {"surface": "openai", "model": "m", "lane": "online"}
+    assert value(metering, "request_duration_seconds_count", **online) == 2
+    assert value(metering, "request_duration_seconds_bucket", le="0.005", **online) == 2
+    assert value(metering, "request_duration_seconds_sum", **{**online, "lane": "bulk"}) == 0.5
 
 
 def test_a_jobs_stages_are_told_apart_and_in_seconds() -> None:
@@ -62,6 +66,9 @@ def test_batches_are_counted_by_lane_in_inputs_tokens_and_device_seconds() -> No
     metering.observe_batch("m", Lane.BULK, items=4, tokens=100, device_ms=250.0)
     metering.observe_batch("m", Lane.BULK, items=2, tokens=20, device_ms=50.0)
     metering.observe_batch("m", Lane.ONLINE, items=1, tokens=8, device_ms=10.0)
+    metering.observe_padding("m", Lane.BULK, 0)
+    metering.observe_padding("m", Lane.BULK, 7)
+    assert value(metering, "padding_tokens_total", model="m", lane="bulk") == 7
     assert value(metering, "batch_items_total", model="m", lane="bulk") == 6
     assert value(metering, "batch_tokens_sum", model="m", lane="bulk") == 120
     assert value(metering, "batch_tokens_bucket", model="m", lane="bulk", le="64.0") == 1

@@ -231,3 +231,12 @@ def test_a_folder_that_is_no_text_embedder_is_refused(tiny_model: Callable[[str]
     folder = tiny_model("colqwen2")
     with pytest.raises((UnsupportedModel, ValueError, KeyError, OSError)):
         load_model(ModelSpec(id="colqwen2", source=str(folder)), Task.EMBED, folder, CpuDevice(lanes=1))
+
+
+def test_a_batch_tells_what_it_computes_for_nothing(loaded: Loaded) -> None:
+    items = loaded.model.prepare(loaded.job(["word " * words for words in (3, 4, 17, 18, 19, 60)]))
+    padding = loaded.model.launch(items).padding_tokens
+    if OTHER_LAYOUTS.get(loaded.name) == "buckets":
+        assert 0 < padding <= 0.1 * sum(item.tokens for item in items)
+    else:
+        assert padding == 0

@@ -117,6 +117,11 @@ def test_an_error_that_is_ours_already_is_passed_on() -> None:
     assert as_error(ours, entry(1)) is ours
 
 
+def test_an_input_that_a_model_counted_within_its_batch_is_counted_within_its_request() -> None:
+    ours = ForwardFailed("{input} holds a token that the model has no embedding for", index=0)
+    assert as_error(ours, entry(1, 7)).message == "input 7 holds a token that the model has no embedding for"
+
+
 def test_a_part_that_runs_but_holds_nan_gives_its_errors_too() -> None:
     def run(entries: Sequence[Entry]) -> list[Answer]:
         if len(entries) > 2:

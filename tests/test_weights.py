@@ -267,5 +267,9 @@ def test_a_hub_id_is_fetched_at_its_revision_without_other_runtimes_files(
 
 def test_a_model_that_cannot_be_fetched_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SourceNotFound, match=r"^mine: can't be fetched from the hub \(LocalEntryNotFoundError\)"):
-        find_files(ModelSpec(id="mine", source="no-such-owner/no-such-model"))
+    with pytest.raises(SourceNotFound) as caught:
+        find_files(ModelSpec(id="mine", source="no-such-owner/no-such-model", revision="v1"))
+    assert caught.value.message == (
+        "no-such-owner/no-such-model at v1 is not on this machine, and HF_HUB_OFFLINE keeps it from being fetched:"
+        " run `cotenant download` without it"
+    )

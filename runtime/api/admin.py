@@ -51,17 +51,26 @@ def check_stranger(request: Request, settings: ServerSettings) -> None:
         if scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), wanted.encode()):
             return
         raise AdminRefused("this needs the server's admin token, as authorization: Bearer TOKEN")
-    if not (_is_loopback(settings.host) and _is_local(request)):
+    problem = _why_a_stranger(request, settings)
+    if problem is not None:
         raise AdminRefused(
-            "without server.admin_token, only programs on this machine may ask a server that listens there"
+            "without server.admin_token, only programs on this machine may ask a server that listens there;"
+            f" but {problem}"
         )
 
 
-def _is_local(request: Request) -> bool:
-    """Whether a program on this machine asks for itself: no proxy before it, and no browser for a page."""
-    told_otherwise = any(name in request.headers for name in (*FORWARDED, *BROWSER))
-    peer = request.client.host if request.client else ""
-    return _is_loopback(peer) and _is_loopback(request.url.hostname or "") and not told_otherwise
+def _why_a_stranger(request: Request, settings: ServerSettings) -> str | None:
+    """What says that it isn't a program on this machine that asks for itself; None: nothing does."""
+    if not _is_loopback(settings.host):
+        return "this server listens on other addresses too"
+    if not _is_loopback(request.client.host if request.client else ""):
+        return "the request comes from another machine"
+    if not _is_loopback(request.url.hostname or ""):
+        return "its host header names another machine"
+    sent = next((name for name in (*FORWARDED, *BROWSER) if name in request.headers), None)
+    if sent is None:
+        return None
+    return f"the request has the header {sent}, as from a {'proxy' if sent in FORWARDED else 'browser'}"
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
+from runtime.api.places import Places
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scores import Logits, Scores, activated, best_first, stacked
@@ -48,6 +49,8 @@ class ClassForm:
     inputs: Callable[[Any, int], list[Input]]
     """The request's inputs, at most so many. Raises InvalidRequest's kinds."""
     answer: Callable[[Any, Classes], Any]
+    places: Callable[[Any], Places]
+    """What the caller calls the inputs."""
 
 
 async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassForm) -> bytes:
@@ -69,7 +72,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
         truncation_side=request.side,
         max_tokens=request.max_tokens,
     )
-    result = await run_job(edge, exchange, record, job)
+    result = await run_job(edge, exchange, record, job, form.places(request))
     started = time.perf_counter()
     size_bytes = sum(row.nbytes for row in result.rows)
     answer = await off_loop(size_bytes, classified, form, request, spec.name, result)

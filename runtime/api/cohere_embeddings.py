@@ -11,10 +11,11 @@ from pydantic import Field, Strict
 
 from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
-from runtime.api.embeddings import VECTORS, vector_model, vectors
+from runtime.api.embeddings import VECTORS, Given, vector_model, vectors
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.parts import Reference, Source, contents, references
+from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import VectorOptions, json_object, validated
@@ -49,7 +50,7 @@ async def embed_v2(edge: Edge, exchange: Exchange) -> None:
 async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version: Version) -> bytes:
     """The answer. Raises CotenantError."""
     body = await read_json(edge, exchange)
-    request, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
+    request, field, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
     spec, _ = vector_model(edge, exchange, request.model, VECTORS)
     options = request.model_copy(
         update={
@@ -57,22 +58,24 @@ async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version:
             "truncate_prompt_tokens": request.max_tokens or request.truncate_prompt_tokens,
         }
     )
-    _, result = await vectors(edge, exchange, record, options, sources)
+    _, result = await vectors(
+        edge, exchange, record, options, Given(sources, places_of(field, getattr(request, field)))
+    )
     size_bytes = wire_bytes(result.rows, "float") * len(request.embedding_types or "1")
     return await off_loop(size_bytes, rendered, result, request, sources, version)
 
 
-def parse(body: bytes, max_inputs: int) -> tuple[CohereRequest, list[Source]]:
-    """The request and its inputs. Raises RequestError."""
+def parse(body: bytes, max_inputs: int) -> tuple[CohereRequest, str, list[Source]]:
+    """The request, the field that its inputs are in, and these. Raises RequestError."""
     request = validated(CohereRequest, json_object(body))
     given = [name for name in ("texts", "images", "inputs") if getattr(request, name) is not None]
     if len(given) != 1:
         raise InvalidRequest("send one of texts, images and inputs", param=given[-1] if given else "texts")
     if request.images is not None:
-        return request, references(request.images, max_inputs, "images")
+        return request, "images", references(request.images, max_inputs, "images")
     if request.texts is not None and not _is_texts(request.texts):
         raise InvalidRequest("texts must be a list of strings", param="texts")
-    return request, contents(getattr(request, given[0]), max_inputs, given[0])
+    return request, given[0], contents(getattr(request, given[0]), max_inputs, given[0])
 
 
 def rendered(result: Result, request: CohereRequest, sources: Sequence[Source], version: Version) -> bytes:

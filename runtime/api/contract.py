@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from runtime.delivery import BatchWatcher
     from runtime.models.base import Vocabulary
     from runtime.registry import ModelSpec, RuntimeConfig
-    from runtime.work import Job, Result, Task
+    from runtime.work import Job, Lane, Result, Task
     from runtime.worker import ModelStatus
 
 T = TypeVar("T")
@@ -23,8 +23,11 @@ class Metering(Protocol):
     def render(self) -> bytes:
         """Every metric in Prometheus' text format."""
 
-    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, /) -> None:
+    def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, lane: Lane, /) -> None:
         """Count one answered request; `model` is a served name or `unknown`, never the caller's text."""
+
+    def observe_request_error(self, surface: str, reason: str, /) -> None:
+        """Count one request that ended in an error, by its code."""
 
     def observe_candidates(self, model: str, outcome: str, documents: int, /) -> None:
         """Count documents that were to be scored: `scored`, `truncated` (of these) or `capped`."""

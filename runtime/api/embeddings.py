@@ -14,9 +14,10 @@ from typing import Any
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, lane_of, let_in, off_loop, read_json, run_job
 from runtime.api.parts import Reference, Source
 from runtime.api.pictures import picture_inputs
+from runtime.api.places import Places, places_of
 from runtime.api.problems import Answer
 from runtime.api.record import Record
 from runtime.api.schemas import (
@@ -43,6 +44,15 @@ MAX_METADATA_ITEMS = 256
 """A header that says more is longer than what clients read (32 KiB, and often less)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What vectors are asked of."""
+
+    sources: Sequence[Source]
+    places: Places
+    """What the caller calls them, for errors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorForm:
     """What a route of OpenAI's kind adds to it: its fields, its inputs, its answer."""
@@ -59,12 +69,18 @@ class VectorForm:
     key: str = "embedding"
     """Where in an item its vector stands."""
 
+    def places(self, request: EmbeddingRequest) -> Places:
+        """What the caller calls the inputs."""
+        return (
+            places_of("input", request.input) if request.messages is None else places_of("messages", request.messages)
+        )
+
 
 async def embed(edge: Edge, exchange: Exchange, record: Record, form: VectorForm) -> bytes | Answer:
     """The answer in the route's form. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, sources = await off_loop(len(body), parsed, body, form, edge.limits.max_inputs)
-    spec, result = await vectors(edge, exchange, record, request, sources, form.tasks)
+    spec, result = await vectors(edge, exchange, record, request, Given(sources, form.places(request)), form.tasks)
     started = time.perf_counter()
     size_bytes = wire_bytes(result.rows, request.encoding_format)
     answer = await off_loop(size_bytes, rendered, result, request, spec.name, form)
@@ -88,17 +104,18 @@ async def vectors(
     exchange: Exchange,
     record: Record,
     options: VectorOptions,
-    sources: Sequence[Source],
+    given: Given,
     tasks: Sequence[Task] = VECTORS,
 ) -> tuple[ModelSpec, Result]:
-    """The model that was meant and its rows for the sources, in order. Raises CotenantError."""
+    """The model that was meant and its rows for what is given, in order. Raises CotenantError."""
     spec, task = vector_model(edge, exchange, options.model, tasks)
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
-        refuse_token_ids(sources)
+        refuse_token_ids(given.sources, given.places.field)
     job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
-    inputs = await inputs_of(edge, exchange, spec, sources)
-    result = await run_job(edge, exchange, record, replace(job, inputs=inputs))
+    let_in(edge, exchange, record)
+    inputs = await inputs_of(edge, exchange, spec, given)
+    result = await run_job(edge, exchange, record, replace(job, inputs=inputs), given.places)
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
         rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])
@@ -107,13 +124,13 @@ async def vectors(
     return spec, result
 
 
-async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, sources: Sequence[Source]) -> Sequence[Input]:
+async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, given: Given) -> Sequence[Input]:
     """The sources with their pictures had and their headers checked. Raises CotenantError."""
-    texts = [source for source in sources if not isinstance(source, Reference)]
-    if len(texts) == len(sources):
+    texts = [source for source in given.sources if not isinstance(source, Reference)]
+    if len(texts) == len(given.sources):
         return texts
     check_sight(edge, spec.id)
-    return await exchange.while_connected(picture_inputs(edge, sources))
+    return await exchange.while_connected(picture_inputs(edge, given.sources, given.places))
 
 
 def check_sight(edge: Edge, model_id: str) -> None:

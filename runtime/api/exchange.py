@@ -35,6 +35,8 @@ class Exchange:
 
     __slots__ = (
         "_body_ended",
+        "_declared_bytes",
+        "_is_http1",
         "_receive",
         "_send",
         "addressed",
@@ -68,6 +70,9 @@ class Exchange:
         self.body: bytes | None = None
         """A body that was read and is to be read again, by whoever answers it."""
         self._body_ended = False
+        declared = self.headers.get(b"content-length", b"")
+        self._declared_bytes = int(declared) if declared.isdigit() else None
+        self._is_http1 = scope.get("http_version", "1.1").startswith("1")
         self._receive = receive
         self._send = send
 
@@ -102,6 +107,8 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+            if self._will_be_cut_off:
+                message["headers"].append((b"connection", b"close"))
         elif not self._body_ended and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._linger()
@@ -110,6 +117,11 @@ class Exchange:
                 await self._send_while_discarding(message)
                 return
         await self._send(message)
+
+    @property
+    def _will_be_cut_off(self) -> bool:
+        """Whether the body is more than is read off after an answer. HTTP/2 has no such header, nor need of it."""
+        return self._is_http1 and not self._body_ended and (self._declared_bytes or 0) > LINGER_BYTES
 
     async def respond(
         self, status: int, headers: Iterable[Header], body: bytes, media_type: bytes = b"application/json"
@@ -123,8 +135,7 @@ class Exchange:
         """The whole body. Raises BodyTooLarge as soon as that is known, RequestCancelled on a hang-up."""
         if self.body is not None:
             return self.body
-        declared = self.headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limit_bytes:
+        if self._declared_bytes is not None and self._declared_bytes > limit_bytes:
             raise too_large(limit_bytes)
         chunks: list[bytes] = []
         size = 0

@@ -14,6 +14,7 @@ from runtime.api.access import log_inference, trace_of
 from runtime.api.contract import Metering
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
+from runtime.api.places import Places
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
 from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
@@ -75,7 +76,10 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handl
 
 def observe(metering: Metering, record: Record, total_ms: float) -> None:
     """Count the request, what it wanted scored, and what it cost."""
-    metering.observe_request(record.surface, record.model, record.task, record.status, total_ms / 1000)
+    seconds = total_ms / 1000
+    metering.observe_request(record.surface, record.model, record.task, record.status, seconds, record.lane)
+    if record.code is not None:
+        metering.observe_request_error(record.surface, record.code)
     if record.render_ms:
         metering.observe_render(record.model, record.render_ms / 1000)
     if record.timings.device_share_ms:
@@ -106,28 +110,40 @@ async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kw
 
 
 async def run_job(
-    edge: Edge, exchange: Exchange, record: Record, job: Job, charged_tokens: int | None = None
+    edge: Edge, exchange: Exchange, record: Record, job: Job, places: Places, charged_tokens: int | None = None
 ) -> Result:
     """The job's result, in its caller's name and on its account, with what it is and what it cost on record.
 
+    `places`: what the caller calls the inputs, for errors.
     `charged_tokens`: what the caller is charged where that isn't the job's own tokens. Given up when the client hangs
     up. Raises RateLimited where the key's tokens are spent, and what the engine raises.
     """
+    let_in(edge, exchange, record)
     caller = exchange.require_caller()
-    if not record.inputs:  # a request is let in once, however many jobs it takes
-        edge.quota.check(caller)
     if caller.tenant != job.tenant:
         job = replace(job, tenant=caller.tenant)
     record.lane = job.lane
     record.compute = edge.compute(job.model)
     record.inputs = len(job.inputs)
     record.characters = sum(map(characters, job.inputs))
-    result = await exchange.while_connected(edge.engine.run(job))
+    try:
+        result = await exchange.while_connected(edge.engine.run(job))
+    except CotenantError as error:
+        raise places.named(error) from None
     record.tokens = result.tokens if charged_tokens is None else charged_tokens
     edge.quota.charge(caller, record.tokens)
     record.truncated_inputs = result.truncated_inputs
     record.timings = result.timings
     return result
+
+
+def let_in(edge: Edge, exchange: Exchange, record: Record) -> None:
+    """Raises RateLimited where the key's tokens are spent; a request that has begun is let in, whatever it still does.
+
+    Called by itself where pictures are still to be had: nothing is fetched for a key that may not ask.
+    """
+    if not record.inputs:
+        edge.quota.check(exchange.require_caller())
 
 
 def lane_of(exchange: Exchange, priority: int) -> Lane:

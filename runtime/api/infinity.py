@@ -86,7 +86,7 @@ def class_lists(request: ClassifyRequest, classes: Classes) -> dict[str, Any]:
 
 
 CLASSIFY_FORMATS = {
-    "infinity": (Dialect.INFINITY, ClassForm(ClassifyRequest, vllm.classify_inputs, class_lists)),
+    "infinity": (Dialect.INFINITY, ClassForm(ClassifyRequest, vllm.classify_inputs, class_lists, vllm.classify_places)),
     "vllm": (Dialect.VLLM, vllm.CLASSIFY),
 }
 

@@ -35,7 +35,7 @@ from runtime.registry import RuntimeConfig
 if TYPE_CHECKING:
     from runtime.worker import ModelStatus
 
-LOG = logging.getLogger("cotenant.server")
+LOG = logging.getLogger("cotenant.lifecycle")
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FAILED: Final = "failed"
@@ -184,8 +184,11 @@ def _signals(retire: Callable[[], None], on_hangup: Callable[[], None] | None) -
 
     def on_signal(number: int) -> None:
         received.append(number)
+        name = signal.Signals(number).name
         if len(received) > 1:
+            LOG.warning("%s again: ending at once", name)
             os._exit(128 + number)
+        LOG.info("%s: ending once the requests in flight are answered; a second signal ends at once", name)
         retire()
 
     for number in SIGNALS:

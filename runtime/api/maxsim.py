@@ -22,6 +22,7 @@ from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_js
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.matrices import Matrix, is_matrix, matrix_of
 from runtime.api.parts import Reference
+from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import Truncation, json_object, truncation, validated
@@ -33,6 +34,7 @@ from runtime.errors import InvalidRequest, TooManyDocuments
 from runtime.work import MAXSIM_ID, Job, MatrixPair, Task
 
 MOST_ID_CHARACTERS = 512
+DOCUMENTS = Places("documents")
 
 Content: TypeAlias = Matrix | str | Reference
 
@@ -88,12 +90,14 @@ async def answer_maxsim(edge: Edge, exchange: Exchange, record: Record) -> bytes
     asked = await off_loop(len(body), read, fields, edge.limits.max_documents)
     job = job_of(edge, exchange, record, asked)
     account = Account(edge, exchange, record)
-    documents = await matrices(account, replace(job, prompt_name=DOCUMENT), asked.documents)
-    queries = await matrices(account, replace(job, prompt_name=QUERY), asked.queries)
+    documents = await matrices(account, replace(job, prompt_name=DOCUMENT), asked.documents, DOCUMENTS)
+    names = lone("query") if asked.request.queries is None else Places("queries")
+    queries = await matrices(account, replace(job, prompt_name=QUERY), asked.queries, names)
     check_widths(queries, documents)
     pairs = [MatrixPair(query, document) for query in queries for document in documents]
     given_rows = sum(len(entry.content) for entry in asked.documents if isinstance(entry.content, np.ndarray))
-    result = await account.compare(pairs, job, given_rows)
+    compared = Places("documents", lambda index: DOCUMENTS.at(index % len(documents)))
+    result = await account.compare(pairs, job, compared, given_rows)
     started = time.perf_counter()
     scores = np.concatenate(result.rows).astype(np.float64).reshape(len(queries), len(documents))
     answer = await off_loop(scores.nbytes * 10, rendered, asked, scores, record)
@@ -132,7 +136,7 @@ def entry_of(item: object, name: str) -> Entry:
         )
     if is_matrix(item):
         return Entry(matrix_of(item, name), id)
-    [source] = all_documents([item], param, pictures=True)
+    [source] = all_documents([item], param, blind=None)
     return Entry(source, id)
 
 
@@ -157,12 +161,22 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
     )
 
 
-async def matrices(account: Account, job: Job, entries: Sequence[Entry]) -> list[Matrix]:
+async def matrices(account: Account, job: Job, entries: Sequence[Entry], names: Places) -> list[Matrix]:
     """Every entry's multi-vector; what is none yet is embedded, each different one once. Raises CotenantError."""
     sources = list(dict.fromkeys(entry.content for entry in entries if not isinstance(entry.content, np.ndarray)))
-    rows = (await account.embed(job, sources)).rows if sources else []
+    firsts = Places(names.field, lambda index: names.at(first_place(sources[index], entries)))
+    rows = (await account.embed(job, sources, firsts)).rows if sources else []
     made = dict(zip(sources, rows, strict=True))
     return [entry.content if isinstance(entry.content, np.ndarray) else made[entry.content] for entry in entries]
+
+
+def first_place(source: str | Reference, entries: Sequence[Entry]) -> int:
+    """The first of the entries that are to be made of `source`."""
+    return next(
+        index
+        for index, entry in enumerate(entries)
+        if not isinstance(entry.content, np.ndarray) and entry.content == source
+    )
 
 
 def check_widths(queries: Sequence[Matrix], documents: Sequence[Matrix]) -> None:

@@ -97,9 +97,10 @@ def described(route: str, operation: Operation) -> dict[str, Any]:
     responses: dict[str, Any] = {
         str(status): answered(operation) if status != 204 else {"description": "Yes."} for status in operation.statuses
     }
+    forms = [reference(f"{dialect}_error") for dialect in dict.fromkeys((operation.dialect, *operation.others))]
     responses["default"] = {
         "description": "An error.",
-        "content": {"application/json": {"schema": reference(f"{operation.dialect}_error")}},
+        "content": {"application/json": {"schema": either(*forms) if len(forms) > 1 else forms[0]}},
     }
     found: dict[str, Any] = {
         "tags": [str(operation.dialect)],

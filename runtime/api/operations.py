@@ -55,6 +55,8 @@ class Operation:
     media_type: str = "application/json"
     statuses: tuple[int, ...] = (200,)
     """With which it answers when nothing is wrong with the request."""
+    others: tuple[Dialect, ...] = ()
+    """Dialects in which it answers besides, where the body is of them."""
 
 
 def probe(summary: str, *statuses: int, answer: answers.Schema = answers.ANYTHING) -> Operation:
@@ -67,8 +69,12 @@ def admin(summary: str) -> Operation:
     return Operation(OPENAI, summary, answers.ANYTHING, statuses=(200, 403, 503))
 
 
-V1: Final = Operation(COHERE, "Documents by relevance.", answers.RANKING, RerankRequest, RERANK)
-V2: Final = Operation(COHERE, "Documents by relevance, version 2.", answers.RANKING, RerankRequest, RERANK)
+RANKERS: Final = (COHERE, INFINITY, TEI, Dialect.VOYAGE, WEAVIATE)
+V1: Final = Operation(COHERE, "Documents by relevance.", answers.RANKING, RerankRequest, RERANK, others=RANKERS)
+V2: Final = Operation(
+    COHERE, "Documents by relevance, version 2.", answers.RANKING, RerankRequest, RERANK, others=RANKERS
+)
+ANYONE: Final = (OPENAI, *RANKERS)
 
 OPERATIONS: Final[dict[str, Operation]] = {
     "POST /v1/embeddings": Operation(OPENAI, "Vectors.", answers.VECTORS, EmbeddingRequest, EMBED),
@@ -79,24 +85,43 @@ OPERATIONS: Final[dict[str, Operation]] = {
         INFINITY, "Vectors of pictures.", answers.STAMPED_VECTORS, EmbeddingRequest, {**EMBED, "modality": "text"}
     ),
     "POST /rerank": Operation(
-        INFINITY, "Documents by relevance, in the dialect of the body.", answers.RANKING, RerankRequest, RERANK
+        INFINITY,
+        "Documents by relevance, in the dialect of the body.",
+        answers.RANKING,
+        RerankRequest,
+        RERANK,
+        others=RANKERS,
     ),
     "POST /classify": Operation(
-        INFINITY, "Labels of texts; `?format=vllm`: in vLLM's form.", answers.CLASSES, ClassifyRequest, EMBED
+        INFINITY,
+        "Labels of texts; `?format=vllm`: in vLLM's form.",
+        answers.CLASSES,
+        ClassifyRequest,
+        EMBED,
+        others=(VLLM,),
     ),
-    "POST /v1/classify": Operation(INFINITY, "The same.", answers.CLASSES, ClassifyRequest, EMBED),
+    "POST /v1/classify": Operation(INFINITY, "The same.", answers.CLASSES, ClassifyRequest, EMBED, others=(VLLM,)),
     "GET /models": Operation(INFINITY, "The models, with how busy they are.", answers.MODELS),
     "POST /embed": Operation(TEI, "Vectors, a list of lists.", answers.MATRIX, TeiRequest, TEXTS),
     "POST /embed_all": Operation(TEI, "Multi-vectors.", answers.listed(answers.MATRIX), TeiRequest, TEXTS),
     "POST /embed_sparse": Operation(TEI, "Refused: no model is sparse.", answers.ANYTHING, TeiRequest, TEXTS, "", ()),
     "POST /similarity": Operation(TEI, "Cosines to one sentence.", answers.VECTOR, SimilarityRequest, SENTENCES),
     "POST /predict": Operation(TEI, "Labels of a text or a pair.", answers.PREDICTIONS, PredictRequest, TEXTS),
-    "POST /tokenize": Operation(TEI, "Texts as tokens; vLLM's bodies, too.", answers.TOKENS, TokenizeRequest, TEXTS),
+    "POST /tokenize": Operation(
+        TEI,
+        "Texts as tokens; vLLM's and Cohere's bodies, too.",
+        answers.TOKENS,
+        TokenizeRequest,
+        TEXTS,
+        others=(VLLM, COHERE),
+    ),
     "POST /decode": Operation(
         TEI, "Token ids as texts.", answers.listed(answers.STRING), DecodeRequest, {"ids": [72, 105]}
     ),
-    "POST /": Operation(TEI, "What the body or the model's task says.", {}, InvocationRequest, SENTENCES),
-    "POST /invocations": Operation(TEI, "The same.", {}, InvocationRequest, SENTENCES),
+    "POST /": Operation(
+        TEI, "What the body or the model's task says.", {}, InvocationRequest, SENTENCES, others=ANYONE
+    ),
+    "POST /invocations": Operation(TEI, "The same.", {}, InvocationRequest, SENTENCES, others=ANYONE),
     "POST /vertex": Operation(
         TEI,
         "Many bodies in one.",
@@ -114,7 +139,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "POST /v1/v2/rerank": V2,
     "POST /v1/embed": Operation(COHERE, "Vectors.", answers.COHERE_VECTORS, CohereRequest, {"texts": [TEXT]}),
     "POST /v2/embed": Operation(COHERE, "Vectors by type.", answers.COHERE_VECTORS, CohereRequest, {"texts": [TEXT]}),
-    "POST /v1/tokenize": Operation(COHERE, "A text as tokens.", answers.TOKENS, TokenizeRequest, {"text": TEXT}),
+    "POST /v1/tokenize": Operation(
+        COHERE, "A text as tokens.", answers.TOKENS, TokenizeRequest, {"text": TEXT}, others=(TEI, VLLM)
+    ),
     "POST /v1/detokenize": Operation(
         COHERE, "Token ids as a text.", answers.record(text=answers.STRING), DetokenizeRequest, {"tokens": [72, 105]}
     ),

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pybase64
 
 from runtime.api.edge import Edge
 from runtime.api.inference import off_loop
 from runtime.api.parts import Reference, Source
-from runtime.errors import ImageTooLarge, InvalidImage
+from runtime.api.places import Places
+from runtime.errors import CotenantError, ImageTooLarge, InvalidImage
 from runtime.pictures import PictureLimits, inspect
 from runtime.work import Input, Picture
 
@@ -28,15 +30,18 @@ FETCHES_AT_ONCE = 4
 """Of one request."""
 
 
-async def picture_inputs(edge: Edge, sources: Sequence[Source]) -> list[Input]:
-    """The sources with every reference replaced by its picture, in order.
+async def picture_inputs(edge: Edge, sources: Sequence[Source], places: Places) -> list[Input]:
+    """The sources with every reference replaced by its picture, in order. `places`: of the sources, for errors.
 
     Raises InvalidImage, UnsupportedImage, ImageTooLarge, ImageUrlRefused, ImageUnreachable.
     """
-    texts = [source.text for source in sources if isinstance(source, Reference)]
-    fetched = await _fetch_all(edge, [text for text in texts if is_address(text)])
-    size_bytes = sum(map(len, texts)) + sum(map(len, fetched.values()))
-    return await off_loop(size_bytes, _looked_at, sources, fetched, edge.picture_limits)
+    texts = {index: source.text for index, source in enumerate(sources) if isinstance(source, Reference)}
+    try:
+        fetched = await _fetch_all(edge, {text: index for index, text in texts.items() if is_address(text)}, places)
+        size_bytes = sum(map(len, texts.values())) + sum(map(len, fetched.values()))
+        return await off_loop(size_bytes, _looked_at, sources, fetched, edge.picture_limits, places)
+    except CotenantError as error:
+        raise places.named(error) from None
 
 
 def is_address(text: str) -> bool:
@@ -71,20 +76,22 @@ def _decoded(payload: str) -> bytes:
         raise InvalidImage("a picture is not valid base64") from None
 
 
-async def _fetch_all(edge: Edge, addresses: Sequence[str]) -> dict[str, bytes]:
-    """Each address once. All of a request's pictures together may be as large as a body."""
+async def _fetch_all(edge: Edge, addresses: Mapping[str, int], places: Places) -> dict[str, bytes]:
+    """Each address, of the source at its index. All of a request's pictures together may be as large as a body."""
     fetched: dict[str, bytes] = {}
     turn = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     async def fetch(address: str) -> None:
         async with turn:
-            fetched[address] = await edge.fetcher.fetch(address)
+            with _located(places, addresses[address]):
+                fetched[address] = await edge.fetcher.fetch(address)
         if sum(map(len, fetched.values())) > edge.limits.max_body_bytes:
             raise ImageTooLarge("the request's pictures together are larger than a body may be")
 
-    for address in addresses:
-        edge.fetcher.check(address)
-    tasks = [asyncio.create_task(fetch(address)) for address in dict.fromkeys(addresses)]
+    for address, index in addresses.items():
+        with _located(places, index):
+            edge.fetcher.check(address)
+    tasks = [asyncio.create_task(fetch(address)) for address in addresses]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -93,10 +100,25 @@ async def _fetch_all(edge: Edge, addresses: Sequence[str]) -> dict[str, bytes]:
     return fetched
 
 
-def _looked_at(sources: Sequence[Source], fetched: dict[str, bytes], limits: PictureLimits) -> list[Input]:
-    return [_picture(source.text, fetched, limits) if isinstance(source, Reference) else source for source in sources]
+def _looked_at(
+    sources: Sequence[Source], fetched: dict[str, bytes], limits: PictureLimits, places: Places
+) -> list[Input]:
+    found: list[Input] = []
+    for index, source in enumerate(sources):
+        with _located(places, index):
+            found.append(_picture(source.text, fetched, limits) if isinstance(source, Reference) else source)
+    return found
 
 
 def _picture(text: str, fetched: dict[str, bytes], limits: PictureLimits) -> Picture:
     data = fetched.get(text)
     return inspect(data_of(text, limits.max_bytes) if data is None else data, limits)
+
+
+@contextmanager
+def _located(places: Places, index: int) -> Iterator[None]:
+    """Errors within are about the source at `index`."""
+    try:
+        yield
+    except CotenantError as error:
+        raise error.located(places.at(index)) from None

@@ -13,6 +13,7 @@ from runtime.api.exchange import Header
 from runtime.errors import (
     CapacityError,
     CotenantError,
+    DeadlineExceeded,
     DoesNotFit,
     EmptyInput,
     ExecutionError,
@@ -21,6 +22,7 @@ from runtime.errors import (
     InvalidRequest,
     ModelFailed,
     QueueFull,
+    RateLimited,
     RequestError,
     TokenIdsNotAccepted,
     Unauthenticated,
@@ -58,7 +60,7 @@ TEI_KINDS: tuple[tuple[str, tuple[type[CotenantError], ...]], ...] = (
     ("Empty", (EmptyInput,)),
     ("Backend", (UnsupportedCapability,)),
     ("Validation", (RequestError,)),
-    ("Overloaded", (QueueFull,)),
+    ("Overloaded", (QueueFull, RateLimited, DeadlineExceeded)),
     ("Unhealthy", UNAVAILABLE),
     ("Backend", (CotenantError,)),
 )

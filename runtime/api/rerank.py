@@ -10,11 +10,12 @@ from typing import Any
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import off_loop, read_json
+from runtime.api.places import lone, places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scores import best_first
-from runtime.api.scoring import candidates, read_pairs, scored, scoring_model, sees
+from runtime.api.scoring import Compared, blindness, candidates, read_pairs, scored, scoring_model
 from runtime.api.scoring_schemas import Candidate, RerankRequest, documents_of, text_of
 from runtime.api.tensors import render
 from runtime.registry import ModelSpec
@@ -71,9 +72,11 @@ async def rerank(edge: Edge, exchange: Exchange, record: Record, choose: Callabl
     request = validated(RerankRequest, fields)
     model = scoring_model(edge, exchange, record, request.model)
     query = text_of(request.query, "query")
-    documents = documents_of(request.documents, form.documents, edge.limits.max_documents, sees(model))
+    blind = blindness(edge, exchange, request.model, model)
+    documents = documents_of(request.documents, form.documents, edge.limits.max_documents, blind)
     pairs = [Candidate(query, document) for document in documents]
-    result = await read_pairs(edge, exchange, record, request, model, pairs)
+    compared = Compared(pairs, lone("query"), places_of(form.documents, request.documents))
+    result = await read_pairs(edge, exchange, record, request, model, compared)
     started = time.perf_counter()
     size_bytes = sum(row.nbytes + RESULT_BYTES for row in result.rows) + request.return_documents * record.characters
     answer = await off_loop(size_bytes, ranked, form, request, model, pairs, result)

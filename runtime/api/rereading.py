@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from pydantic import BaseModel
+
 from runtime.errors import CotenantError
-from runtime.registry import RuntimeConfig
+from runtime.registry import RuntimeConfig, Section
 
 log = logging.getLogger("cotenant.registry")
 
@@ -62,6 +64,18 @@ class Rereading:
 
 
 def ignored_changes(present: RuntimeConfig, wanted: RuntimeConfig) -> list[str]:
-    """Keys outside `models` that differ: they are settings of the process."""
-    keys = (key for key in RuntimeConfig.model_fields if key != "models")
-    return [key for key in keys if getattr(present, key) != getattr(wanted, key)]
+    """Keys outside `models` that differ, such as `server.port`: they are settings of the process."""
+    return [key for name in RuntimeConfig.model_fields if name != "models" for key in _differing(present, wanted, name)]
+
+
+def _differing(present: BaseModel, wanted: BaseModel, name: str) -> Iterator[str]:
+    """The key, or those of its section that differ. Values may be secrets and are not shown."""
+    before, after = getattr(present, name), getattr(wanted, name)
+    if before == after:
+        return
+    if not isinstance(before, Section):
+        yield name
+        return
+    for key in type(before).model_fields:
+        if getattr(before, key) != getattr(after, key):
+            yield f"{name}.{key}"

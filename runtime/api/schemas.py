@@ -13,7 +13,7 @@ import orjson
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
-from runtime.api.parts import Source, checked_length, conversations, references
+from runtime.api.parts import Source, checked_length, contents, conversations, references
 from runtime.api.tensors import EmbedDtype, EncodingFormat, Endianness, OutputDtype
 from runtime.errors import (
     InvalidDimensions,
@@ -39,7 +39,7 @@ FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
 }
 
 TOKEN_IDS_REMEDY = (
-    "input must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
+    " must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
     " in LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False"
     " (ids of this model's own tokenizer need accept_token_ids in the registry)"
 )
@@ -135,6 +135,8 @@ def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
         raise UnsupportedCapability("modality must be 'text' or 'image'", param="modality")
     if request.input is None:
         raise InvalidRequest("input is required", param="input")
+    if isinstance(request.input, list) and any(isinstance(item, dict) for item in request.input):
+        return contents(request.input, max_inputs, "input")
     return [*inputs_of(request.input, max_inputs)]
 
 
@@ -196,7 +198,7 @@ def token_ids(item: object, index: int, param: str) -> list[int]:
     return item
 
 
-def refuse_token_ids(inputs: Sequence[Source]) -> None:
+def refuse_token_ids(inputs: Sequence[Source], field: str) -> None:
     """For models that take only text or pictures. Raises TokenIdsNotAccepted, which says what to do."""
     if any(isinstance(item, list) for item in inputs):
-        raise TokenIdsNotAccepted(TOKEN_IDS_REMEDY)
+        raise TokenIdsNotAccepted(field + TOKEN_IDS_REMEDY, param=field)

@@ -17,14 +17,37 @@ from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, lane_of, run_job
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
+from runtime.api.places import Places
 from runtime.api.record import Record
 from runtime.api.scores import Logits, Scores, activated, stacked
-from runtime.api.scoring_schemas import Candidate, Document, PairRequest
+from runtime.api.scoring_schemas import Blindness, Candidate, Document, PairRequest
 from runtime.errors import UnsupportedCapability
 from runtime.registry import ModelSpec
 from runtime.work import Input, Job, MatrixPair, Pair, Result, Row, Task
 
-Read = Callable[[Edge, Exchange, Record, Job, Sequence[Candidate]], Awaitable[Result]]
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The candidates, and what the caller calls the halves of each, by its index."""
+
+    pairs: Sequence[Candidate]
+    query: Places
+    document: Places
+
+    def place_of(self, half: Document) -> str:
+        """Where a query or a document stands first."""
+        return next(
+            self.query.at(index) if pair.query == half else self.document.at(index)
+            for index, pair in enumerate(self.pairs)
+            if half in (pair.query, pair.document)
+        )
+
+    def places(self, halves: Sequence[Document]) -> Places:
+        """Where each of some queries or documents stands first."""
+        return Places(self.document.field, lambda index: self.place_of(halves[index]))
+
+
+Read = Callable[[Edge, Exchange, Record, Job, Compared], Awaitable[Result]]
 """Runs the job, which has no inputs yet, on the candidates."""
 
 
@@ -51,34 +74,34 @@ async def read_once(
     exchange: Exchange,
     record: Record,
     job: Job,
-    pairs: Sequence[Candidate],
-    inputs: Callable[[Sequence[Candidate]], list[Input]],
+    compared: Compared,
+    inputs: Callable[[Compared], tuple[list[Input], Places]],
 ) -> Result:
-    """The rows of one job on the candidates' `inputs`."""
-    return await run_job(edge, exchange, record, replace(job, inputs=inputs(pairs)))
+    """The rows of one job on the `inputs` that the candidates make."""
+    made, places = inputs(compared)
+    return await run_job(edge, exchange, record, replace(job, inputs=made), places)
 
 
-async def read_late(edge: Edge, exchange: Exchange, record: Record, job: Job, pairs: Sequence[Candidate]) -> Result:
+async def read_late(edge: Edge, exchange: Exchange, record: Record, job: Job, compared: Compared) -> Result:
     """`(1,)` MaxSim of each candidate: each different query and document is embedded once, as what it is."""
     if job.prompt_name is not None:
         raise UnsupportedCapability("this model has one prompt for queries and one for documents", param="prompt_name")
-    account = Account(edge, exchange, record)
+    account, pairs = Account(edge, exchange, record), compared.pairs
     queries = list(dict.fromkeys(pair.query for pair in pairs))
     documents = list(dict.fromkeys(pair.document for pair in pairs))
     # Documents first: a picture that can't be had ends the request before anything is computed.
-    found = await account.embed(replace(job, prompt_name=DOCUMENT), documents)
-    asked = await account.embed(replace(job, prompt_name=QUERY), queries)
+    found = await account.embed(replace(job, prompt_name=DOCUMENT), documents, compared.places(documents))
+    asked = await account.embed(replace(job, prompt_name=QUERY), queries, compared.places(queries))
     of_query = dict(zip(queries, asked.rows, strict=True))
     of_document = dict(zip(documents, found.rows, strict=True))
-    compared = await account.compare(
-        [MatrixPair(of_query[pair.query], of_document[pair.document]) for pair in pairs], job
-    )
-    return replace(compared, tokens=asked.tokens + found.tokens)
+    matrices = [MatrixPair(of_query[pair.query], of_document[pair.document]) for pair in pairs]
+    result = await account.compare(matrices, job, compared.document)
+    return replace(result, tokens=asked.tokens + found.tokens)
 
 
-def together(pairs: Sequence[Candidate]) -> list[Input]:
-    """Each candidate as one pair."""
-    return [Pair(pair.query, as_text(pair.document)) for pair in pairs]
+def together(compared: Compared) -> tuple[list[Input], Places]:
+    """Each candidate as one pair, which is called by its document."""
+    return [Pair(pair.query, as_text(pair.document)) for pair in compared.pairs], compared.document
 
 
 def as_text(document: Document) -> str:
@@ -95,9 +118,10 @@ def only_logit(pairs: Sequence[Candidate], rows: Sequence[Row]) -> Logits:
     return logits[:, 0]
 
 
-def apart(pairs: Sequence[Candidate]) -> list[Input]:
-    """Every different text of the pairs once."""
-    return list(positions(pairs))
+def apart(compared: Compared) -> tuple[list[Input], Places]:
+    """Every different text of the candidates once."""
+    texts = list(positions(compared.pairs))
+    return [*texts], compared.places(texts)
 
 
 def cosine(pairs: Sequence[Candidate], rows: Sequence[Row]) -> Logits:
@@ -151,9 +175,23 @@ def scoring_model(edge: Edge, exchange: Exchange, record: Record, named: str | N
     raise refusal
 
 
-def sees(model: tuple[ModelSpec, Task]) -> bool:
-    """Whether documents may be pictures, as far as the task says; the model itself may refuse them later."""
-    return model[1] is Task.MULTI_VECTOR
+def blindness(edge: Edge, exchange: Exchange, named: str | None, model: tuple[ModelSpec, Task]) -> Blindness:
+    """Why documents can't be pictures; None where they can, as far as the task says: the model may still refuse."""
+    spec, task = model
+    return None if task is Task.MULTI_VECTOR else partial(why_blind, edge, exchange, named, spec)
+
+
+def why_blind(edge: Edge, exchange: Exchange, named: str | None, spec: ModelSpec) -> str:
+    """What a request with pictures is told: who reads it, and who would see."""
+    caller = exchange.require_caller()
+    seers = [
+        status.name
+        for status in edge.engine.describe()
+        if status.task is Task.MULTI_VECTOR and "image" in status.modalities and caller.may_use([status.name])
+    ]
+    advice = f"name one that sees: {', '.join(seers)}" if seers else "no model here compares pictures"
+    reader = spec.name if name_of(exchange, named) else f"no model is named, and {spec.name}, which is meant then,"
+    return f"{reader} reads nothing else; {advice}"
 
 
 async def read_pairs(
@@ -162,7 +200,7 @@ async def read_pairs(
     record: Record,
     request: PairRequest,
     model: tuple[ModelSpec, Task],
-    pairs: Sequence[Candidate],
+    compared: Compared,
 ) -> Result:
     """The rows that `scored` makes scores of. Raises CotenantError."""
     spec, task = model
@@ -182,7 +220,7 @@ async def read_pairs(
         max_query_tokens=request.max_tokens_per_query or None,
         max_document_tokens=request.max_tokens_per_doc or None,
     )
-    return await READINGS[task].read(edge, exchange, record, job, pairs)
+    return await READINGS[task].read(edge, exchange, record, job, compared)
 
 
 def scored(task: Task, pairs: Sequence[Candidate], result: Result, raw: bool) -> Scored:

@@ -5,6 +5,7 @@ Fields and their meanings are those of Cohere, Jina, Voyage, Infinity, TEI and v
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -20,6 +21,9 @@ Count = Annotated[int, Strict(), Field(ge=0)]
 
 Document: TypeAlias = str | Reference
 """A text, or a picture for models that see."""
+
+Blindness: TypeAlias = Callable[[], str] | None
+"""Why a picture is refused, in words that are only wanted then; None: pictures may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +110,20 @@ class PredictRequest(ScoringRequest):
     inputs: Any
 
 
-def documents_of(value: object, name: str, max_documents: int, pictures: bool) -> list[Document]:
+def documents_of(value: object, name: str, max_documents: int, blind: Blindness) -> list[Document]:
     """The documents; a lone one is a list of one. Raises InvalidRequest's kinds before it looks at any.
 
-    `pictures`: whether they may be pictures; otherwise these raise UnsupportedCapability.
+    `blind`: why they can't be pictures, which then raise UnsupportedCapability.
     """
     items = listed(value, name)
     if len(items) > max_documents:
         raise TooManyDocuments(
             f"{name} holds {len(items)} documents, this server takes at most {max_documents} in one request", param=name
         )
-    return all_documents(items, name, pictures)
+    return all_documents(items, name, blind)
 
 
-def candidates_of(request: ScoreRequest, max_inputs: int, pictures: bool) -> list[Candidate]:
+def candidates_of(request: ScoreRequest, max_inputs: int, blind: Blindness) -> list[Candidate]:
     """The pairs of a `/score`: 1:1, one query with each document, or one to one. Raises InvalidRequest's kinds."""
     queries, documents = listed(request.queries, "queries"), listed(request.documents, "documents")
     if len(queries) != len(documents) and len(queries) != 1:
@@ -131,7 +135,7 @@ def candidates_of(request: ScoreRequest, max_inputs: int, pictures: bool) -> lis
     read = all_texts(queries, "queries")
     if len(read) == 1:
         read *= len(documents)
-    halves = zip(read, all_documents(documents, "documents", pictures), strict=True)
+    halves = zip(read, all_documents(documents, "documents", blind), strict=True)
     return [Candidate(query, document) for query, document in halves]
 
 
@@ -158,22 +162,23 @@ def refuse_many(items: list[Any], name: str, max_inputs: int) -> None:
         )
 
 
-def all_texts(items: list[Any], name: str) -> list[str]:
+def all_texts(items: list[Any], name: str, blind: Blindness = None) -> list[str]:
     """Each item as a text. Raises what `text_of` raises."""
-    return [item if type(item) is str else text_of(item, f"{name}[{index}]") for index, item in enumerate(items)]
+    return [item if type(item) is str else text_of(item, f"{name}[{index}]", blind) for index, item in enumerate(items)]
 
 
-def all_documents(items: list[Any], name: str, pictures: bool) -> list[Document]:
+def all_documents(items: list[Any], name: str, blind: Blindness) -> list[Document]:
     """Each item as a text, or a picture where these may be. Raises what `text_of` and `contents` raise."""
-    if not pictures:
-        return [*all_texts(items, name)]
+    if blind is not None:
+        return [*all_texts(items, name, blind)]
     return [source for source in contents(items, len(items), name) if isinstance(source, str | Reference)]
 
 
-def text_of(value: object, name: str) -> str:
+def text_of(value: object, name: str, blind: Blindness = None) -> str:
     """A text from a string, `{"text"}` or `{"content": [parts]}`. Raises InvalidRequest, UnsupportedCapability.
 
-    `name` is the place in the body, such as `documents[3]`; parts are joined by line breaks, as vLLM does.
+    `name` is the place in the body, such as `documents[3]`; parts are joined by line breaks, as vLLM does. `blind`: why
+    it can't be a picture, where another model could see one.
     """
     if isinstance(value, str):
         return value
@@ -182,25 +187,26 @@ def text_of(value: object, name: str) -> str:
         if isinstance(text := value.get("text", content), str):
             return text
         if isinstance(content, list) and content:
-            return "\n".join(part_text(part, name) for part in content)
+            return "\n".join(part_text(part, name, blind) for part in content)
         if "image" in value:
-            raise not_text(name)
+            raise not_text(name, blind)
     raise InvalidRequest(f"{name} must be a string, or an object with text or content", param=param_of(name))
 
 
-def part_text(part: object, name: str) -> str:
+def part_text(part: object, name: str, blind: Blindness) -> str:
     """The text of one part of a message's content. Raises InvalidRequest, UnsupportedCapability."""
     if isinstance(part, dict):
         if isinstance(text := part.get("text"), str):
             return text
         if part.get("type", "text") != "text":
-            raise not_text(name)
+            raise not_text(name, blind)
     raise InvalidRequest(f"{name}: each part of content must have a text", param=param_of(name))
 
 
-def not_text(name: str) -> UnsupportedCapability:
+def not_text(name: str, blind: Blindness) -> UnsupportedCapability:
     """The refusal of a picture or of anything else that is no text."""
-    return UnsupportedCapability(f"{name} must be text: this route reads nothing else", param=param_of(name))
+    reason = "this route reads nothing else" if blind is None else blind()
+    return UnsupportedCapability(f"{name} must be text: {reason}", param=param_of(name))
 
 
 def param_of(name: str) -> str:

@@ -19,6 +19,7 @@ from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.parts import Reference, contents
+from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import Truncation, json_object, truncation, validated
@@ -75,9 +76,10 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
         wants_layouts=True,
     )
     account = Account(edge, exchange, record)
-    [picture] = await account.pictures(job, [image])
-    page = await account.run(replace(job, prompt_name=DOCUMENT, inputs=[picture]))
-    query = await account.run(replace(job, prompt_name=QUERY, inputs=[request.query]))
+    [picture] = await account.inputs(job, [image], lone("image"))
+    assert isinstance(picture, Picture)
+    page = await account.run(replace(job, prompt_name=DOCUMENT, inputs=[picture]), lone("image"))
+    query = await account.run(replace(job, prompt_name=QUERY, inputs=[request.query]), lone("query"))
     started = time.perf_counter()
     sides = Sides(model=spec.name, query=query, page=page, picture=picture)
     answer = await off_loop(page.rows[0].nbytes, rendered, sides)

@@ -9,6 +9,7 @@ from runtime.api.classify import Classes, ClassForm, classify
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer
+from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.rerank import Ranking, RerankForm
 from runtime.api.scoring_schemas import PredictRequest, listed, refuse_many
@@ -56,6 +57,11 @@ def text_or_pair(item: object, place: str) -> Input:
     raise InvalidRequest(f"{place} must be a string, or a list of one string or two", param="inputs")
 
 
+def predict_places(request: PredictRequest) -> Places:
+    """A batch's inputs, or the only one."""
+    return Places("inputs") if is_batch(request.inputs) else lone("inputs")
+
+
 def predictions(request: PredictRequest, classes: Classes) -> list[Any]:
     """The labels of one input, or a list of such lists for a batch."""
     if not is_batch(request.inputs):
@@ -63,4 +69,4 @@ def predictions(request: PredictRequest, classes: Classes) -> list[Any]:
     return [classes.ranked(index) for index in range(len(classes.scores))]
 
 
-PREDICT = ClassForm(PredictRequest, predict_inputs, predictions)
+PREDICT = ClassForm(PredictRequest, predict_inputs, predictions, predict_places)

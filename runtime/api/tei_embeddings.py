@@ -14,10 +14,11 @@ import orjson
 
 from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
-from runtime.api.embeddings import vectors
+from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.parts import Source
+from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import VectorOptions, inputs_of, json_object, validated
@@ -62,7 +63,8 @@ async def bare_vectors(edge: Edge, exchange: Exchange, record: Record, task: Tas
     """The rows as nested lists. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
-    _, result = await vectors(edge, exchange, record, request, sources, (task,))
+    given = Given(sources, places_of("inputs", request.inputs))
+    _, result = await vectors(edge, exchange, record, request, given, (task,))
     return await off_loop(wire_bytes(result.rows, "float"), nested, result)
 
 

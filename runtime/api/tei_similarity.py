@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.api.edge import Edge
-from runtime.api.embeddings import vectors
+from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
-from runtime.api.scoring import apart, cosine
+from runtime.api.scoring import Compared, cosine, positions
 from runtime.api.scoring_schemas import Candidate, texts_of
 from runtime.api.tensors import render
 from runtime.errors import InvalidRequest
@@ -48,13 +49,15 @@ async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     body = await read_json(edge, exchange)
     fields = await off_loop(len(body), json_object, body)
     request = validated(SimilarityRequest, shed_nulls(fields, "parameters"))
-    pairs = compared(request.inputs, edge.limits.max_inputs)
-    texts = [text for text in apart(pairs) if isinstance(text, str)]
-    _, result = await vectors(edge, exchange, record, request.options, texts, (Task.EMBED,))
+    pairs = candidates(request.inputs, edge.limits.max_inputs)
+    compared = Compared(pairs, lone("inputs.source_sentence"), Places("inputs.sentences"))
+    texts = list(positions(pairs))
+    given = Given(texts, compared.places(texts))
+    _, result = await vectors(edge, exchange, record, request.options, given, (Task.EMBED,))
     return render(cosine(pairs, result.rows).tolist())
 
 
-def compared(inputs: object, max_inputs: int) -> list[Candidate]:
+def candidates(inputs: object, max_inputs: int) -> list[Candidate]:
     """The source sentence with each of the others. Raises InvalidRequest's kinds."""
     if not isinstance(inputs, dict) or not isinstance(source := inputs.get("source_sentence"), str):
         raise InvalidRequest("inputs must have a source_sentence, and sentences to compare it with", param="inputs")

@@ -6,7 +6,7 @@ The body says what it is where only one task has such a body; otherwise the mode
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from runtime.api.schemas import json_object, validated
 from runtime.api.tei import PREDICT
 from runtime.api.tei_embeddings import bare_vectors, refuse_sparse
 from runtime.api.tei_similarity import similarities
-from runtime.errors import InvalidRequest, ModelLoading, UnsupportedCapability
+from runtime.errors import CotenantError, InvalidRequest, ModelLoading, UnsupportedCapability
 from runtime.work import Task
 
 Fields = dict[str, Any]
@@ -122,7 +122,10 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
     async def all_of_them() -> list[bytes]:
         each = zip(instances, records, strict=True)
-        tasks = [asyncio.ensure_future(prediction(edge, exchange, part, fields, len(body))) for fields, part in each]
+        tasks = [
+            asyncio.ensure_future(located(prediction(edge, exchange, part, fields, len(body)), index))
+            for index, (fields, part) in enumerate(each)
+        ]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -133,6 +136,14 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
     answers = await exchange.while_connected(all_of_them())
     return b'{"predictions":[' + b",".join(answers) + b"]}"
+
+
+async def located(answer: Coroutine[Any, Any, bytes], index: int) -> bytes:
+    """The instance's answer. Raises its error with its place among the others."""
+    try:
+        return await answer
+    except CotenantError as error:
+        raise error.located(f"instances[{index}]") from None
 
 
 async def prediction(edge: Edge, exchange: Exchange, record: Record, fields: Fields, size_bytes: int) -> bytes:

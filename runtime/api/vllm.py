@@ -13,11 +13,12 @@ from runtime.api.classify import Classes, ClassForm
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.places import Places, places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
-from runtime.api.scoring import candidates, read_pairs, scored, scoring_model, sees
-from runtime.api.scoring_schemas import Candidate, ClassifyRequest, ScoreRequest, candidates_of, texts_of
+from runtime.api.scoring import Compared, blindness, candidates, read_pairs, scored, scoring_model
+from runtime.api.scoring_schemas import Candidate, ClassifyRequest, ScoreRequest, candidates_of, listed, texts_of
 from runtime.api.tensors import render
 from runtime.registry import ModelSpec
 from runtime.work import Input, Result, Task
@@ -35,8 +36,10 @@ async def answer_score(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     request = validated(ScoreRequest, fields)
     record.candidates = candidates(request.documents)
     model = scoring_model(edge, exchange, record, request.model)
-    pairs = candidates_of(request, edge.limits.max_inputs, sees(model))
-    result = await read_pairs(edge, exchange, record, request, model, pairs)
+    pairs = candidates_of(request, edge.limits.max_inputs, blindness(edge, exchange, request.model, model))
+    queries = places_of("queries", request.queries if len(listed(request.queries, "queries")) > 1 else None)
+    compared = Compared(pairs, queries, places_of("documents", request.documents))
+    result = await read_pairs(edge, exchange, record, request, model, compared)
     started = time.perf_counter()
     size_bytes = sum(row.nbytes for row in result.rows)
     answer = await off_loop(size_bytes, score_list, request, model, pairs, result)
@@ -57,6 +60,11 @@ def score_list(
 def classify_inputs(request: ClassifyRequest, max_inputs: int) -> list[Input]:
     """The texts. Raises InvalidRequest's kinds."""
     return list(texts_of(request.input, "input", max_inputs))
+
+
+def classify_places(request: ClassifyRequest) -> Places:
+    """What the caller calls the texts."""
+    return places_of("input", request.input)
 
 
 def class_list(request: ClassifyRequest, classes: Classes) -> dict[str, Any]:
@@ -85,4 +93,4 @@ def pooled(kind: str, model: str, data: list[dict[str, Any]], tokens: int) -> di
     }
 
 
-CLASSIFY = ClassForm(ClassifyRequest, classify_inputs, class_list)
+CLASSIFY = ClassForm(ClassifyRequest, classify_inputs, class_list, classify_places)

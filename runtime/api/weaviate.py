@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from runtime.api.addressing import meant
 from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
-from runtime.api.embeddings import vectors
+from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.rerank import Ranking, RerankForm
@@ -62,7 +63,7 @@ async def answer_vector(edge: Edge, exchange: Exchange, record: Record) -> bytes
     spec = meant(edge, exchange, request.model, Task.EMBED)
     prompt = known_prompt(edge, spec.id, request.config.task_type)
     options = request.config.model_copy(update={"model": request.model, "input_type": prompt})
-    _, result = await vectors(edge, exchange, record, options, [request.text], (Task.EMBED,))
+    _, result = await vectors(edge, exchange, record, options, Given([request.text], lone("text")), (Task.EMBED,))
     return await off_loop(len(request.text), rendered, request, result)
 
 

@@ -47,6 +47,12 @@ anything outside the tree is a bug: status 500 with the request's id.
 
 from __future__ import annotations
 
+import copy
+from typing import Final, Self
+
+INPUT: Final = "{input}"
+"""What messages call the input at fault, until it is known what the caller calls it."""
+
 
 class CotenantError(Exception):
     """Root of the tree. `status`: HTTP status; `code`: stable machine word; `kind`: OpenAI's `type`."""
@@ -59,13 +65,47 @@ class CotenantError(Exception):
     param: str | None = None
     """The request field at fault, when there is one."""
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_s: float | None = None, index: int | None = None
+    ) -> None:
+        """`index`: which of the job's inputs is at fault; `message` has `{input}` in its place."""
         super().__init__(message)
-        self.message = message
+        self._words = message
+        self.index = index
         if param is not None:
             self.param = param
         if retry_after_s is not None:
             self.retry_after_s = retry_after_s
+
+    @property
+    def message(self) -> str:
+        """What went wrong, in words."""
+        return self._words if self.index is None else self._words.replace(INPUT, f"input {self.index}")
+
+    def __str__(self) -> str:
+        return self.message
+
+    def of_input(self, index: int) -> Self:
+        """The same about another of the job's inputs, where it is about one."""
+        if self.index is None:
+            return self
+        found = copy.copy(self)
+        found.index = index
+        return found
+
+    def located(self, place: str) -> Self:
+        """The same in the caller's words: `place`, such as `documents[3]`, is where the input at fault stands."""
+        found = self.in_field(place.partition("[")[0].partition(".")[0])
+        found._words = f"{place}: {self._words}" if self.index is None else self._words.replace(INPUT, place)
+        found.index = None
+        return found
+
+    def in_field(self, name: str) -> Self:
+        """The same, with `name` as the field at fault where that was just called `input`."""
+        found = copy.copy(self)
+        if self.param == "input":
+            found.param = name
+        return found
 
 
 class StartupError(CotenantError):

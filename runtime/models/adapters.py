@@ -39,7 +39,7 @@ def load_cross_encoder_adapter(spec: ModelSpec, folder: Path, device: str, dtype
     """
     task = _read(folder / "adapter_config.json").get("task_type")
     if task != "SEQ_CLS":
-        raise UnsupportedModel(f"{spec.id}: an adapter of type {task} makes no cross-encoder; SEQ_CLS does")
+        raise UnsupportedModel(f"an adapter of type {task} makes no cross-encoder; SEQ_CLS does")
     own = _read(folder / "config.json")
     labels = {name: own[name] for name in ("id2label", "label2id", "problem_type") if own.get(name)}
     transformer = _merged(spec, folder, "sequence-classification", dtype, labels or {"num_labels": 1})
@@ -68,7 +68,7 @@ def load_embedder_adapter(spec: ModelSpec, folder: Path, device: str, dtype: tor
     modules: list[torch.nn.Module] = [transformer]
     for entry in entries[1:]:
         if not entry["type"].startswith("sentence_transformers."):
-            raise UnsupportedModel(f"{spec.id}: modules.json names a module of another package")
+            raise UnsupportedModel("modules.json names a module of another package")
         kind: Any = import_from_string(entry["type"])
         modules.append(kind.load(str(layout), subfolder=entry["path"], local_files_only=True))
     if not entries:

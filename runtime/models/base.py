@@ -81,6 +81,9 @@ class Vocabulary(abc.ABC):
 class Flight(abc.ABC):
     """A launched batch whose rows are not on the host yet."""
 
+    padding_tokens: int = 0
+    """Positions that are computed for nothing, beside the batch's own tokens."""
+
     @abc.abstractmethod
     def land(self) -> list[Row]:
         """Wait for the device and give the rows, float32, in the order of the launched items. Blocks."""

@@ -214,11 +214,11 @@ def _load(spec: ModelSpec, folder: Path, device: str, dtype: torch.dtype) -> Mul
     reference = open_library(MultiVectorEncoder, spec, folder, device, dtype)
     if getattr(reference[0], "transformer_task", None) == "retrieval":
         raise UnsupportedModel(
-            f"{spec.id}: page-image models are served from colpali-engine's checkpoints, not from transformers' own"
+            "page-image models are served from colpali-engine's checkpoints, not from transformers' own"
         )
     odd = {type(module).__name__ for module in reference} - KNOWN_MODULES
     if odd:
-        raise UnsupportedModel(f"{spec.id}: modules not known here: {', '.join(sorted(odd))}")
+        raise UnsupportedModel(f"modules not known here: {', '.join(sorted(odd))}")
     return settled(reference, spec)
 
 

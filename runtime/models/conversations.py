@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from sentence_transformers.base.modules import Transformer
 
-from runtime.errors import InputTooLong, InvalidRequest, UnsupportedCapability
+from runtime.errors import InvalidRequest, UnsupportedCapability
 from runtime.models.pairs import PairLimit
-from runtime.models.tokenizing import Limit, TextTokenizer, too_long_message
+from runtime.models.tokenizing import Limit, TextTokenizer, too_long
 from runtime.work import Pair, Prepared
 
 FILLERS = ("0", "1 2 3 4")
@@ -58,13 +58,13 @@ class ConversationTokenizer:
         index, was_cut, ending = about
         overflows = len(ids) > limit.max_tokens
         if overflows and not limit.truncate:
-            raise InputTooLong(too_long_message(index, len(ids), not complete, limit.max_tokens), param="input")
+            raise too_long(index, len(ids), not complete, limit.max_tokens)
         if overflows:
             ids = ids[-limit.max_tokens :] if limit.side == "left" else ids[: limit.max_tokens]
             kept = min(len(ending), len(ids))
             ids = [*ids[: len(ids) - kept], *ending[len(ending) - kept :]]
         if not ids:
-            raise InvalidRequest(f"input {index} holds no token for this model", param="input")
+            raise InvalidRequest("{input} holds no token for this model", param="input", index=index)
         return Prepared(token_ids=np.array(ids, dtype=np.int32), truncated=overflows or was_cut)
 
     def _render(self, item: str | Pair, prompt: str) -> str:

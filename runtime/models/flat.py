@@ -9,7 +9,7 @@ import abc
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from sentence_transformers.base.model import BaseModel
@@ -21,7 +21,7 @@ from runtime.errors import ForwardFailed, UnsupportedModel
 from runtime.models.attention import PACKED_ATTENTION, AttentionPlan, attending
 from runtime.models.base import Execution, Flight, ModelFacts, Vocabulary
 from runtime.models.finishing import send_vectors
-from runtime.models.graphs import RowGraphs, RowShape
+from runtime.models.graphs import RowGraphs, RowShape, row_tokens
 from runtime.models.limits import activation_bytes_per_token, position_offset
 from runtime.models.packing import BUCKET_WASTE, Packed, buckets, pack, pad
 from runtime.models.parking import ParkableModel
@@ -58,7 +58,7 @@ def settled(reference: L, spec: ModelSpec) -> L:
     """The library's model, for inference only. Raises UnsupportedModel where its tokenizer can't be read by us."""
     transformer: Any = reference[0]
     if not isinstance(getattr(transformer, "tokenizer", None), PreTrainedTokenizerFast):
-        raise UnsupportedModel(f"{spec.id}: {type(transformer).__name__} has no fast tokenizer")
+        raise UnsupportedModel(f"{type(transformer).__name__} has no fast tokenizer")
     reference.eval().requires_grad_(False)
     return reference
 
@@ -75,6 +75,16 @@ def upload_row(device: Device, row: Packed) -> tuple[dict[str, Any], AttentionPl
         arrays["token_type_ids"] = row.type_ids[None]
     features = device.upload(arrays)
     return features, AttentionPlan(torch.tensor(row.runs), features["cu_seq_lens_q"], row.runs[0].length)
+
+
+class Piece(NamedTuple):
+    """What one forward gave of a part of a batch."""
+
+    vectors: torch.Tensor
+    """`(items, dim)`"""
+    order: list[int]
+    """Which item of the part each vector is of."""
+    padding_tokens: int = 0
 
 
 class FlatModel(ParkableModel):
@@ -197,9 +207,11 @@ class FlatModel(ParkableModel):
         groups = self._groups(items)
         with torch.inference_mode():
             pieces = [forward([items[i] for i in group]) for group in groups]
-            order = [group[i] for group, (_, inner) in zip(groups, pieces, strict=True) for i in inner]
-            vectors = pieces[0][0] if len(pieces) == 1 else torch.cat([vectors for vectors, _ in pieces])
-            return send_vectors(self._device, vectors, order, [item.finish for item in items])
+            order = [group[i] for group, piece in zip(groups, pieces, strict=True) for i in piece.order]
+            vectors = pieces[0].vectors if len(pieces) == 1 else torch.cat([piece.vectors for piece in pieces])
+            flight = send_vectors(self._device, vectors, order, [item.finish for item in items])
+            flight.padding_tokens = sum(piece.padding_tokens for piece in pieces)
+            return flight
 
     def _groups(self, items: Sequence[Prepared]) -> list[list[int]]:
         """Which items share one forward: pooling leaves out one prompt length at a time, and buckets pad little."""
@@ -214,17 +226,18 @@ class FlatModel(ParkableModel):
             for bucket in buckets([items[i] for i in group], self._waste)
         ]
 
-    def _forward_packed(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
-        """Vectors `(items, dim)` of one flat row, and which item each vector is of."""
+    def _forward_packed(self, items: Sequence[Prepared]) -> Piece:
+        """One flat row."""
         row = pack(items, self._offset, self._tokenizer.has_type_ids)
         if self._graphs is not None and not items[0].prompt_tokens:
             replayed = self._graphs.run(row)
             if replayed is not None:
-                return replayed, row.order.tolist()
+                used = row.input_ids.size
+                return Piece(replayed, row.order.tolist(), (row_tokens(used) or used) - used)
         features, plan = upload_row(self._device, row)
         if self._recorded is not None and not items[0].prompt_tokens:
-            return self._recorded.run(features, plan), row.order.tolist()
-        return self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist()
+            return Piece(self._recorded.run(features, plan), row.order.tolist())
+        return Piece(self._vectors_of_row(features, plan, items[0].prompt_tokens), row.order.tolist())
 
     def _row_shape(self) -> RowShape:
         return RowShape(
@@ -233,13 +246,15 @@ class FlatModel(ParkableModel):
             max_tokens=self._tokenizer.default_limit.max_tokens,
         )
 
-    def _forward_padded(self, items: Sequence[Prepared]) -> tuple[torch.Tensor, list[int]]:
-        """Vectors `(items, dim)` of one padded rectangle, in the given order."""
+    def _forward_padded(self, items: Sequence[Prepared]) -> Piece:
+        """One padded rectangle, in the given order."""
         block = pad(items, self._tokenizer.pad_id, self._tokenizer.has_type_ids)
         arrays = {"input_ids": block.input_ids, "attention_mask": block.attention_mask}
         if block.type_ids is not None:
             arrays["token_type_ids"] = block.type_ids
-        return self._vectors(self._device.upload(arrays), items[0].prompt_tokens), list(range(len(items)))
+        vectors = self._vectors(self._device.upload(arrays), items[0].prompt_tokens)
+        padding = block.input_ids.size - sum(item.tokens for item in items)
+        return Piece(vectors, list(range(len(items))), padding)
 
     def _vectors_of_row(self, features: dict[str, Any], plan: AttentionPlan, prompt_tokens: int = 0) -> torch.Tensor:
         with attending(plan):
@@ -250,7 +265,7 @@ class FlatModel(ParkableModel):
         rows = self._tokenizer.embeddings
         for index, item in enumerate(items):
             if item.tokens and int(item.token_ids.max()) >= rows:
-                raise ForwardFailed(f"input {index} holds a token that the model has no embedding for")
+                raise ForwardFailed("{input} holds a token that the model has no embedding for", index=index)
 
     def _limit(self, job: Job) -> Limit:
         default = self._tokenizer.default_limit

@@ -100,7 +100,7 @@ def fill_up(row: Packed, shape: RowShape) -> dict[str, NDArray[np.int32]] | None
     sequences of no tokens.
     """
     used = row.input_ids.size
-    tokens = next((size for size in ROW_TOKENS if size >= used), None)
+    tokens = row_tokens(used)
     if tokens is None:
         return None
     dummies = _dummy_lengths(tokens - used, shape.max_tokens)
@@ -121,6 +121,11 @@ def fill_up(row: Packed, shape: RowShape) -> dict[str, NDArray[np.int32]] | None
         arrays["token_type_ids"] = np.concatenate([row.type_ids, np.zeros(tokens - used, dtype=np.int32)])
     arrays["cu_seq_lens_q"] = boundaries
     return arrays
+
+
+def row_tokens(used: int) -> int | None:
+    """Tokens of the smallest graph that holds so many; None: none does."""
+    return next((size for size in ROW_TOKENS if size >= used), None)
 
 
 def _dummy_lengths(tokens: int, longest: int) -> list[int]:

@@ -80,7 +80,7 @@ class LockedTokenizer:
             ids = self._slow(window)["input_ids"]
             cut = self._slow(window, truncation=True, max_length=limit.max_tokens)["input_ids"]
         if len(ids) > limit.max_tokens and not limit.truncate:
-            raise InputTooLong(f"input {index} has more tokens than the limit of {limit.max_tokens}")
+            raise InputTooLong(f"{{input}} has more tokens than the limit of {limit.max_tokens}", index=index)
         return Prepared(token_ids=np.array(cut, dtype=np.int32), truncated=len(ids) > limit.max_tokens)
 
 

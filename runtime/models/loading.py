@@ -31,7 +31,7 @@ def load_model(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Mod
     """
     family = FAMILIES.get(task)
     if family is None:
-        raise UnsupportedModel(f"{spec.id}: no family here does {task}")
+        raise UnsupportedModel(f"no family here does {task}")
     return family(spec, task, folder, device)
 
 

@@ -60,7 +60,7 @@ def adapter_base(spec: ModelSpec, folder: Path) -> Path:
     """
     named = str(json.loads((folder / ADAPTER_FILE).read_bytes()).get("base_model_name_or_path") or "")
     if not named:
-        raise SourceNotFound(f"{spec.id}: its {ADAPTER_FILE} names no base model")
+        raise SourceNotFound(f"its {ADAPTER_FILE} names no base model")
     for place in (Path(named), folder / named, folder.parent / Path(named).name):
         if place.is_dir():
             return place.absolute()

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from tokenizers import Tokenizer
 
-from runtime.errors import InputTooLong, InvalidRequest
+from runtime.errors import InvalidRequest
 from runtime.models.page_families import PageFamily
-from runtime.models.tokenizing import Limit
+from runtime.models.tokenizing import Limit, too_long
 from runtime.models.visual_tokens import Grid, VisualRules
 from runtime.pictures import decode
 from runtime.work import Picture, Prepared, RowLayout
@@ -107,9 +107,9 @@ class PageProcessor:
         frame = self._query if is_query else self._document
         ids, truncated = frame.encode(text, limit, index)
         if (ids == self._image_id).any():
-            raise InvalidRequest(f"input {index} holds the token that stands for a picture", param="input")
+            raise InvalidRequest("{input} holds the token that stands for a picture", param="input", index=index)
         if not ids.size:
-            raise InvalidRequest(f"input {index} holds no token for this model", param="input")
+            raise InvalidRequest("{input} holds no token for this model", param="input", index=index)
         return PreparedPage(token_ids=ids, truncated=truncated, arrays=self._marks(ids))
 
     def row_layout(self, page: PreparedPage) -> RowLayout:
@@ -158,10 +158,7 @@ class _Frame:
         if len(ids) <= limit.max_tokens:
             return np.array(ids, dtype=np.int32), False
         if not limit.truncate:
-            least = "at least " if size < len(text) else ""
-            raise InputTooLong(
-                f"input {index} has {least}{len(ids)} tokens; the limit is {limit.max_tokens} (set truncate to cut it)"
-            )
+            raise too_long(index, len(ids), size < len(text), limit.max_tokens)
         inner, tail = ids[self._head : len(ids) - self._tail], ids[len(ids) - self._tail :]
         room = max(limit.max_tokens - self._head - self._tail, 0)
         kept = inner[:room] if limit.side == "right" else inner[len(inner) - room :]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from runtime.errors import InputTooLong, InvalidRequest, UnsupportedModel
-from runtime.models.tokenizing import Limit, TextTokenizer, too_long_message
+from runtime.errors import InvalidRequest, UnsupportedModel
+from runtime.models.tokenizing import Limit, TextTokenizer, too_long
 from runtime.work import Pair, Prepared
 
 Ints = NDArray[np.int32]
@@ -140,14 +140,11 @@ class PairTokenizer(TextTokenizer):
         overflows = sum(lengths) > room
         if overflows and not limit.truncate:
             complete = query.complete and document.complete
-            raise InputTooLong(
-                too_long_message(index, sum(lengths) + self._template.specials, not complete, limit.max_tokens),
-                param="input",
-            )
+            raise too_long(index, sum(lengths) + self._template.specials, not complete, limit.max_tokens)
         kept = longest_first(*lengths, max(room, 0))
         ids = self._template.join(cut(query.ids, kept[0], limit.side), cut(document.ids, kept[1], limit.side))
         if not ids.size:
-            raise InvalidRequest(f"input {index} holds no token for this model", param="input")
+            raise InvalidRequest("{input} holds no token for this model", param="input", index=index)
         types = self._template.types(*kept) if self.has_type_ids else None
         return Prepared(
             token_ids=ids,

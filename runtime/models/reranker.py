@@ -54,7 +54,7 @@ class Reranker(FlatModel):
         self._task = task
         self.head = head_of(self._reference)
         if task is Task.RERANK and len(self.head.labels) != 1:
-            raise UnsupportedModel(f"{spec.id} has {len(self.head.labels)} labels; with several it can only classify")
+            raise UnsupportedModel(f"it has {len(self.head.labels)} labels; with several it can only classify")
         self._inputs = self._input_tokenizer(tokenizer)
         self._chain = list(self._reference)
         self._split = self._split_network()
@@ -178,7 +178,7 @@ class Reranker(FlatModel):
 def load_reranker(spec: ModelSpec, task: Task, folder: Path, device: Device) -> Reranker:
     """A cross-encoder or classifier in the fastest layout that is exact. Raises UnsupportedModel."""
     if spec.backend != "torch":
-        raise UnsupportedModel(f"{spec.id}: backend: {spec.backend} runs text embedders only")
+        raise UnsupportedModel(f"backend: {spec.backend} runs text embedders only")
     model = Reranker(spec, task, folder, device)
     model.settle(choose_layout(model, spec.execution, model.half, model.probes()))
     return model

@@ -83,7 +83,7 @@ class TextTokenizer:
             items = [self._encode_open(text, limit, index) for index, text in zip(places, texts, strict=True)]
         for index, item in zip(places, items, strict=True):
             if not item.tokens:
-                raise InvalidRequest(f"input {index} holds no token for this model", param="input")
+                raise InvalidRequest("{input} holds no token for this model", param="input", index=index)
         return items
 
     def take(self, ids: Sequence[int], limit: Limit, index: int) -> Prepared:
@@ -92,12 +92,13 @@ class TextTokenizer:
         Raises InvalidRequest for ids that the model has no embedding for, InputTooLong as `encode` does.
         """
         if not ids or min(ids) < 0 or max(ids) >= self.embeddings:
-            raise InvalidRequest(f"input {index}: token ids must be from 0 to {self.embeddings - 1}", param="input")
-        too_long = len(ids) > limit.max_tokens
-        if too_long and not limit.truncate:
-            raise InputTooLong(too_long_message(index, len(ids), False, limit.max_tokens))
+            message = f"{{input}}: token ids must be from 0 to {self.embeddings - 1}"
+            raise InvalidRequest(message, param="input", index=index)
+        overflows = len(ids) > limit.max_tokens
+        if overflows and not limit.truncate:
+            raise too_long(index, len(ids), False, limit.max_tokens)
         kept = ids[-limit.max_tokens :] if limit.side == "left" else ids[: limit.max_tokens]
-        return Prepared(token_ids=np.array(kept, dtype=np.int32), truncated=too_long)
+        return Prepared(token_ids=np.array(kept, dtype=np.int32), truncated=overflows)
 
     def prompt_tokens(self, prompt: str) -> int:
         """Leading tokens that `prompt` takes, a closing special token not counted."""
@@ -165,14 +166,12 @@ class TextTokenizer:
                 break
             size *= 2
         room = limit.max_tokens - self._specials
-        too_long = len(encoding) > room
-        if too_long and not limit.truncate:
-            raise InputTooLong(
-                too_long_message(index, len(encoding) + self._specials, size < len(text), limit.max_tokens)
-            )
-        if too_long:
+        overflows = len(encoding) > room
+        if overflows and not limit.truncate:
+            raise too_long(index, len(encoding) + self._specials, size < len(text), limit.max_tokens)
+        if overflows:
             encoding.truncate(max(room, 0), direction=limit.side)
-        return self._prepared(self._open.post_process(encoding), too_long)
+        return self._prepared(self._open.post_process(encoding), overflows)
 
     def _prepared(self, encoding: Encoding, truncated: bool) -> Prepared:
         type_ids = np.array(encoding.type_ids, dtype=np.int32) if self.has_type_ids else None
@@ -200,7 +199,8 @@ def _pieces(encoding: Encoding) -> Iterable[Encoding]:
     return overflow
 
 
-def too_long_message(index: int, tokens: int, more: bool, max_tokens: int) -> str:
-    """Words for an input of more tokens than its limit. `more`: it was not read to its end."""
+def too_long(index: int, tokens: int, more: bool, max_tokens: int) -> InputTooLong:
+    """The refusal of an input of more tokens than its limit. `more`: it was not read to its end."""
     least = "at least " if more else ""
-    return f"input {index} has {least}{tokens} tokens; the limit is {max_tokens} (set truncate to cut it)"
+    message = f"{{input}} has {least}{tokens} tokens; the limit is {max_tokens} (set truncate to cut it)"
+    return InputTooLong(message, index=index)

@@ -182,7 +182,7 @@ def adapter_base(spec: ModelSpec, folder: Path) -> Path:
         config = json.loads((folder / ADAPTER_FILE).read_bytes())
         name = config["base_model_name_or_path"] or ""
     except (ValueError, KeyError) as error:
-        raise SourceNotFound(f"{spec.id}: {ADAPTER_FILE} names no base model") from error
+        raise SourceNotFound(f"its {ADAPTER_FILE} names no base model") from error
     if name and (folder / name).is_dir():
         return (folder / name).absolute()
     return find_files(ModelSpec(id=spec.id, source=name, revision=config.get("revision")))
@@ -198,9 +198,26 @@ def _on_this_machine(spec: ModelSpec, allow: list[str] | None = None, ignore: li
     if isinstance(source, Path):
         return source
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(source, revision=spec.revision, allow_patterns=allow, ignore_patterns=ignore))
-    except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        raise SourceNotFound(f"{spec.id}: can't be fetched from the hub ({type(error).__name__})") from error
+    except OSError as error:  # the hub's own errors are of this kind
+        raise SourceNotFound(why_not_fetched(source, spec.revision, error)) from error
+
+
+def why_not_fetched(source: str, revision: str | None, error: OSError) -> str:
+    """What is wrong with a model of the hub, and what helps."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+    if isinstance(error, LocalEntryNotFoundError):
+        what = f"{source} at {revision}" if revision else source
+        offline = "HF_HUB_OFFLINE keeps it from being fetched: run `cotenant download` without it"
+        return (
+            f"{what} is not on this machine, and {offline if constants.HF_HUB_OFFLINE else 'the hub is out of reach'}"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return f"the hub has no revision {revision} of {source}"
+    if isinstance(error, RepositoryNotFoundError):
+        return f"the hub has no model {source}, or shows it only to whoever may see it (HF_TOKEN)"
+    return f"{source} can't be fetched from the hub ({type(error).__name__})"

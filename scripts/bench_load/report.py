@@ -18,6 +18,8 @@ FIGURES = {
     "p50_ms": "p50 ms",
     "p95_ms": "p95 ms",
     "p99_ms": "p99 ms",
+    "polls": "polls of /health measured",
+    "large_per_s": "bodies of 1 MB per s",
     "queries": "queries measured",
     "query_p50_ms": "query p50 ms",
     "query_p95_ms": "query p95 ms",
@@ -25,7 +27,7 @@ FIGURES = {
 
 
 # Shown beside each other, but no ratio says anything.
-NOT_COMPARED = {"usage_per_s", "queries"}
+NOT_COMPARED = {"usage_per_s", "queries", "polls"}
 
 
 def with_index_share(measurements: Sequence[Measurement]) -> list[Measurement]:

@@ -59,6 +59,10 @@ class Target:
         content = {"model": self.rerank_model, "query": query, "documents": list(documents)}
         return PreparedRequest(self._payload(self.rerank_path, content), len(documents), ranks=True)
 
+    def health(self) -> PreparedRequest:
+        """The liveness probe; it holds neither vectors nor scores."""
+        return PreparedRequest(self._head("GET", "/health", []), 0)
+
     def _prepare(self, texts: Sequence[str], *, bulk: bool) -> PreparedRequest:
         lane = {"priority": 1} if bulk else {}
         content = {
@@ -73,15 +77,16 @@ class Target:
 
     def _payload(self, path: str, content: dict[str, Any], headers: Sequence[str] = ()) -> bytes:
         body = json.dumps(content, ensure_ascii=False).encode()
-        head = [
-            f"POST {urlsplit(self.url).path.rstrip('/')}{path} HTTP/1.1",
-            f"Host: {self.host}:{self.port}",
-            "Content-Type: application/json",
-            "Accept: application/json",
-            f"Content-Length: {len(body)}",
-            *headers,
-        ]
-        return "\r\n".join([*head, "", ""]).encode() + body
+        return (
+            self._head("POST", path, ["Content-Type: application/json", f"Content-Length: {len(body)}", *headers])
+            + body
+        )
+
+    def _head(self, method: str, path: str, headers: Sequence[str]) -> bytes:
+        line = f"{method} {urlsplit(self.url).path.rstrip('/')}{path} HTTP/1.1"
+        return "\r\n".join(
+            [line, f"Host: {self.host}:{self.port}", "Accept: application/json", *headers, "", ""]
+        ).encode()
 
 
 class AnswerCheck:
@@ -99,7 +104,7 @@ class AnswerCheck:
         found = answer.body.count(b'"relevance_score":' if request.ranks else b'"embedding":')
         if found != request.texts:
             return f"{found} answers for {request.texts} texts"
-        if self._seen % FULL_CHECK_EVERY != 1:
+        if self._seen % FULL_CHECK_EVERY != 1 or not request.texts:
             return None
         return ranking_fault(answer.body) if request.ranks else self._vector_fault(answer.body, request.texts)
 

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle
 
 from scripts.bench_load.corpus import SEED, Corpus
 from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
@@ -15,6 +15,9 @@ from scripts.bench_load.target import PreparedRequest, Target
 
 INDEX_IN_FLIGHT = 4
 MIXED_QUERIES_PER_S = 20.0
+HEALTH_POLLS_PER_S = 20.0
+LARGE_CLIENTS = 2
+LARGE_CHARACTERS = 1_000_000
 RERANK_CLIENTS = 4
 RERANK_CANDIDATES = 50
 # After the span every measured request is waited for; a server that answers none of them ends the run.
@@ -132,6 +135,33 @@ async def _rerank_mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]
     return figures, [*online.result(), *reranks.result()]
 
 
+async def _health(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    """Liveness probes while both cores have more to do than they can, and bodies of a megabyte keep coming."""
+    indexing = cycle([case.target.indexing(texts) for texts in case.corpus.requests])
+    prose = " ".join(case.corpus.texts)
+    large = cycle([case.target.query((prose * (LARGE_CHARACTERS // len(prose) + 1))[:LARGE_CHARACTERS])])
+    async with asyncio.TaskGroup() as loads:
+        bulk = loads.create_task(load.closed_loop(indexing, INDEX_IN_FLIGHT))
+        bodies = loads.create_task(load.closed_loop(large, LARGE_CLIENTS))
+        polls = loads.create_task(load.open_loop(cycle([case.target.health()]), _every_s(1 / HEALTH_POLLS_PER_S)))
+    measured = within(polls.result(), load.span)
+    figures = {
+        "polls": len(measured),
+        "p50_ms": latency_ms(measured, 0.50),
+        "p95_ms": latency_ms(measured, 0.95),
+        "p99_ms": latency_ms(measured, 0.99),
+        "large_per_s": rate_per_s(bodies.result(), load.span),
+        **_index_figures(bulk.result(), load.span),
+    }
+    return figures, [*polls.result(), *bodies.result(), *bulk.result()]
+
+
+def _every_s(period_s: float) -> Iterator[float]:
+    """Evenly, from now on."""
+    begin_s = time.perf_counter()
+    return (begin_s + number * period_s for number in count())
+
+
 def _rerank_requests(case: Case) -> Iterator[PreparedRequest]:
     return (case.target.reranking(*candidates) for candidates in case.corpus.candidates(RERANK_CANDIDATES))
 
@@ -166,6 +196,7 @@ WORKLOADS: dict[str, Run] = {
     "query-32": _queries(32),
     "index": _index,
     "mixed": _mixed,
+    "health": _health,
     "rerank": _rerank,
     "rerank-mixed": _rerank_mixed,
 }

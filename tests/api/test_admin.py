@@ -92,21 +92,24 @@ async def test_tritons_names_do_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer", "url", "headers"),
+    ("peer", "url", "headers", "reason"),
     [
-        ("10.0.0.9", LOCAL, {}),
-        ("::ffff:10.0.0.9", LOCAL, {}),
-        ("127.0.0.1", "http://rebound.example", {}),
-        ("127.0.0.1", LOCAL, {"x-forwarded-for": "10.0.0.9"}),
-        ("127.0.0.1", LOCAL, {"origin": "https://elsewhere.example"}),
-        ("127.0.0.1", LOCAL, {"sec-fetch-site": "cross-site"}),
+        ("10.0.0.9", LOCAL, {}, "the request comes from another machine"),
+        ("::ffff:10.0.0.9", LOCAL, {}, "the request comes from another machine"),
+        ("127.0.0.1", "http://rebound.example", {}, "its host header names another machine"),
+        ("127.0.0.1", LOCAL, {"x-forwarded-for": "10.0.0.9"}, "the header x-forwarded-for, as from a proxy"),
+        ("127.0.0.1", LOCAL, {"origin": "https://elsewhere.example"}, "the header origin, as from a browser"),
+        ("127.0.0.1", LOCAL, {"sec-fetch-site": "cross-site"}, "the header sec-fetch-site, as from a browser"),
     ],
 )
-async def test_without_a_token_only_programs_on_this_machine_may(peer: str, url: str, headers: dict[str, str]) -> None:
+async def test_without_a_token_only_programs_on_this_machine_may(
+    peer: str, url: str, headers: dict[str, str], reason: str
+) -> None:
     async with operated() as (engine, _), client(engine, peer, url, **headers) as http:
         for method, path in (("GET", "/admin/memory"), ("POST", "/v1/models/b/load"), ("POST", "/v2/repository/index")):
             answer = await http.request(method, path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_refused")
+            assert answer.json()["error"]["message"].endswith(reason)
         assert states(engine)["b"] == "unloaded"
 
 
@@ -121,7 +124,8 @@ async def test_programs_on_this_machine_may(peer: str, url: str) -> None:
 async def test_a_server_that_listens_elsewhere_wants_a_token() -> None:
     settings = ServerSettings(host="0.0.0.0")
     async with residents(MODELS, keys=ON_DEMAND, server=settings) as (engine, _, _), client(engine) as http:
-        assert (await http.get("/admin/memory")).status_code == 403
+        answer = await http.get("/admin/memory")
+        assert (answer.status_code, "listens on other addresses too" in answer.text) == (403, True)
 
 
 @pytest.mark.parametrize(("key", "status"), [("boss", 200), ("clerk", 403), ("s3cret", 401), ("", 401)])

@@ -23,7 +23,7 @@ INVALID: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("number", {"input": 5.5}, "invalid_request", "input"),
     ("object", {"input": {"text": MARKER}}, "invalid_request", "input"),
     ("list with null", {"input": [MARKER, None]}, "invalid_request", "input"),
-    ("list with object", {"input": [MARKER, {"text": MARKER}]}, "invalid_request", "input"),
+    ("list with object", {"input": [MARKER, {"words": MARKER}]}, "invalid_request", "input"),
     ("list of booleans", {"input": [True]}, "invalid_request", "input"),
     ("lists of strings", {"input": [[MARKER]]}, "invalid_request", "input"),
     ("10,000 inputs", {"input": [MARKER] * 10_000}, "too_many_inputs", "input"),

@@ -127,6 +127,20 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(server: L
         assert client.recv(1024).startswith(b"HTTP/1.1 413 ")
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/nope"])
+def test_a_body_of_which_not_all_will_be_read_closes_the_connection_and_the_answer_says_so(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(exchange, "LINGER_S", 0.05)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+        client.sendall(head(10 * 2**30, path) + b" " * 1000)
+        answer = b""
+        while part := client.recv(2**16):  # to its end: the server closes
+            answer += part
+    assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 404 "))
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+
+
 def test_one_connection_serves_thousands_of_requests(server: LiveServer) -> None:
     with connect(server) as connection:
         connection.connect()

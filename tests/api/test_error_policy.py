@@ -46,6 +46,8 @@ CASES = [
     Case("infinity", "/classify", {"input": [MARKER]}, "input", "owner/letters"),
     Case("tei", "/embed", {"inputs": MARKER}, "inputs"),
     Case("tei", "/rerank", {"query": MARKER, "texts": [MARKER]}, "texts"),
+    Case("tei", "/embed_all", {"inputs": MARKER}, "inputs", "owner/letters"),
+    Case("tei", "/similarity", {"inputs": {"source_sentence": MARKER, "sentences": [MARKER]}}, ""),
     Case("tei", "/predict", {"inputs": [[MARKER]]}, "inputs", "owner/letters"),
     Case("tei", "/", {"inputs": {"source_sentence": MARKER, "sentences": [MARKER]}}, ""),
     Case("tei", "/vertex", {"instances": [{"type": "embed", "inputs": MARKER}]}, "instances"),
@@ -81,8 +83,10 @@ def engine() -> FakeEngine:
     )
 
 
-def assert_answer(case: Case, response: Any, status: Mapping[str, int], code: str, kind: str) -> None:
-    """`code`: OpenAI's; `kind`: TEI's `error_type`."""
+def assert_answer(
+    case: Case, response: Any, status: Mapping[str, int], code: str, kind: str, param: str | None = None
+) -> None:
+    """`code` and `param`: OpenAI's, the latter where it is known; `kind`: TEI's `error_type`."""
     assert response.status_code == status[case.dialect], response.text
     assert len(response.content) < 2048
     assert MARKER not in response.text
@@ -98,6 +102,7 @@ def assert_answer(case: Case, response: Any, status: Mapping[str, int], code: st
     else:
         assert set(answer["error"]) == {"message", "type", "param", "code"}
         assert answer["error"]["code"] in (code, code.replace("inputs", "documents"))
+        assert param in (None, answer["error"]["param"])
     if case.dialect == "cohere":
         assert answer["message"] == answer["detail"] == answer["error"]["message"]
     if case.dialect == "infinity" and response.status_code == 422:
@@ -119,7 +124,7 @@ def test_a_field_of_the_wrong_kind(case: Case) -> None:
     if case.path == "/vertex":
         body = {"instances": [{"type": "embed", "inputs": {"a": MARKER}}]}
     response = TestClient(build_app(engine())).post(case.path, json=body)
-    assert_answer(case, response, statuses(400, 422, 422, 400), "invalid_request", "Validation")
+    assert_answer(case, response, statuses(400, 422, 422, 400), "invalid_request", "Validation", "model")
     assert response.headers["x-should-retry"] == "false"
 
 
@@ -127,13 +132,13 @@ def test_a_field_of_the_wrong_kind(case: Case) -> None:
 def test_too_many_at_once(case: Case) -> None:
     (one,) = case.body[case.many] if isinstance(case.body[case.many], list) else [case.body[case.many]]
     response = TestClient(build_app(engine())).post(case.path, json={**case.body, case.many: [one] * 2049})
-    assert_answer(case, response, statuses(400, 422, 422, 400), "too_many_inputs", "Validation")
+    assert_answer(case, response, statuses(400, 422, 422, 400), "too_many_inputs", "Validation", case.many)
 
 
 @pytest.mark.parametrize("case", LONG, ids=str)
 def test_none_at_all(case: Case) -> None:
     response = TestClient(build_app(engine())).post(case.path, json={**case.body, case.many: []})
-    assert_answer(case, response, statuses(422, 422, 400, 400), "empty_input", "Empty")
+    assert_answer(case, response, statuses(422, 422, 400, 400), "empty_input", "Empty", case.many)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -172,6 +177,9 @@ FAILURES: list[tuple[errors.CotenantError, dict[str, int], str, str, str]] = [
     (errors.InvalidDimensions("too wide"), statuses(400, 400, 422, 400), "invalid_dimensions", "Validation", "never"),
     (errors.UnknownPrompt("no prompt"), statuses(400, 400, 422, 400), "unknown_prompt", "Validation", "never"),
     (errors.QueueFull("full", retry_after_s=2.5), everywhere(429), "queue_full", "Overloaded", "later"),
+    (errors.RateLimited("spent", retry_after_s=2.5), everywhere(429), "rate_limited", "Overloaded", "later"),
+    (errors.DeadlineExceeded("too late"), everywhere(504), "deadline_exceeded", "Overloaded", "open"),
+    (errors.NoRoomNow("no room", retry_after_s=2.5), everywhere(503), "no_room_now", "Unhealthy", "later"),
     (errors.ModelLoading("loading"), everywhere(503), "model_loading", "Unhealthy", "later"),
     (errors.Draining("draining"), everywhere(503), "draining", "Unhealthy", "later"),
     (errors.DoesNotFit("too big"), everywhere(503), "does_not_fit", "Unhealthy", "never"),
@@ -193,10 +201,11 @@ def test_what_the_engine_raises(
     failing.failure = failure
     response = TestClient(build_app(failing)).post(case.path, json=case.body)
     assert_answer(case, response, status, code, kind)
+    assert failing.metering.request_errors == [(case.dialect, code)]
     assert ("retry-after" in response.headers) is (retry == "later")
     assert ("retry-after-ms" in response.headers) is (retry == "later")
     assert response.headers.get("x-should-retry") == ("false" if retry == "never" else None)
-    if code == "queue_full":
+    if code in ("queue_full", "rate_limited", "no_room_now"):
         assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == ("3", "2500")
 
 

@@ -43,7 +43,7 @@ def hold(client: TestClient | httpx2.Client, request: Request) -> int:
     """Send it and hold the answer against the promise; its status."""
     response = client.post(request.path, content=request.body, headers=request.headers, params=request.query)
     status = response.status_code
-    assert status < 500 or status == 503, response.text
+    assert status < 500 or status in (503, 504), response.text  # not now, or not in the time that it gave
     assert response.headers["x-request-id"]
     if status >= 400:
         assert len(response.content) < 2048
@@ -61,6 +61,7 @@ def test_300_bodies(fuzzed: TestClient, request_: Request) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 @SOAK
 @given(request_=requests())
 def test_10_000_bodies(fuzzed: TestClient, request_: Request) -> None:

@@ -111,7 +111,10 @@ def test_validate_shows_no_key_and_reads_the_file(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli.app, command, env={"COTENANT_API_KEY": SECRET, "COTENANT_API_KEYS": f"n:2{SECRET}"})
     assert shown.exit_code == 0
     assert SECRET not in shown.output
-    assert yaml.safe_load(shown.stdout)["server"]["api_key"] == "**********"
+    assert "  api_key: null  # set, and not shown\n" in shown.stdout
+    assert "  api_keys: null  # set, and not shown\n" in shown.stdout
+    assert "  admin_token: null\n" in shown.stdout
+    assert yaml.safe_load(shown.stdout)["server"]["api_key"] is None
     refused = CliRunner().invoke(cli.app, [*command, "--keys-file", str(path)])
     assert refused.exit_code == 1
     assert "keys.0.key: Field required" in refused.stderr

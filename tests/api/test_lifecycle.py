@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import signal
@@ -51,7 +52,11 @@ def test_the_line_names_the_served_models_and_the_real_address(play: Play) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_requests_in_flight_finish(number: signal.Signals, play: Play) -> None:
+def test_a_signal_lets_the_requests_in_flight_finish(
+    number: signal.Signals, play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
     async def scene(engine: LivingEngine, url: str) -> None:
         engine.gate = asyncio.Event()
         engine.finish_loading()
@@ -68,6 +73,7 @@ def test_a_signal_lets_the_requests_in_flight_finish(number: signal.Signals, pla
     play(engine, scene)
     assert engine.events[:3] == ["start", "begin_retire", "begin_drain"]
     assert engine.events[-1] == "stop"
+    assert f"{number.name}: ending once the requests in flight are answered" in caplog.text
 
 
 def test_a_signal_while_models_load_ends_the_process_without_a_ready_line(play: Play) -> None:

@@ -165,6 +165,13 @@ def test_every_answer_is_counted_under_a_bounded_name(client: TestClient, engine
         ("openai", "unknown", "embed", 404),
         ("openai", "unknown", "embed", 400),
     ]
+    assert engine.metering.request_errors == [("openai", "model_not_found"), ("openai", "invalid_json")]
+
+
+def test_a_request_is_counted_in_its_lane(client: TestClient, engine: FakeEngine) -> None:
+    embed(client, input="a")
+    client.post("/v1/embeddings", json={"input": "a"}, headers={"x-lane": "bulk"})
+    assert [seen.lane for seen in engine.metering.observations] == [Lane.ONLINE, Lane.BULK]
 
 
 def test_models_lists_what_is_served() -> None:

@@ -85,6 +85,15 @@ def test_every_spelling_of_a_picture_is_taken(client: TestClient, engine: FakeEn
     assert picture == Picture(PNG, 6, 4)
 
 
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/pooling"])
+def test_a_list_of_objects_may_hold_texts_and_pictures(client: TestClient, engine: FakeEngine, path: str) -> None:
+    given = ["plain", {"text": "in an object"}, {"image": BASE64}]
+    assert client.post(path, json={"model": engine.specs[0].id, "input": given}).status_code == 200
+    first, second, third = engine.jobs[-1].inputs
+    assert (first, second) == ("plain", "in an object")
+    assert isinstance(third, Picture)
+
+
 def test_infinity_s_image_route_needs_no_modality(client: TestClient, engine: FakeEngine) -> None:
     answer = client.post("/embeddings_image", json={"input": DATA_URI}).json()
     assert pictures(engine) == [(6, 4)]

@@ -162,3 +162,22 @@ def test_a_bug_shows_only_where_to_look() -> None:
     assert answer.status == 500
     assert (body["code"], body["type"]) == ("internal_error", "server_error")
     assert "id-7" in body["message"]
+
+
+KINDS: dict[str, list[type[errors.CotenantError]]] = {
+    "invalid_request_error": [errors.InvalidJson, errors.InvalidRequest, errors.BodyTooLarge, errors.ModelRequired],
+    "not_found_error": [errors.ModelNotFound, errors.RouteNotFound],
+    "overloaded_error": [errors.QueueFull, errors.ModelLoading, errors.NoRoomNow, errors.Draining],
+    "rate_limit_error": [errors.RateLimited],
+    "server_error": [errors.ForwardFailed, errors.NonFiniteOutput, errors.OutOfMemory, errors.CotenantError],
+    "timeout_error": [errors.DeadlineExceeded],
+    "authentication_error": [errors.Unauthenticated],
+    "permission_error": [errors.Forbidden, errors.AdminRefused],
+}
+"""OpenAI's `type`, which its clients show."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_error_is_of_the_type_that_openai_s_clients_know(kind: str) -> None:
+    for each in KINDS[kind]:
+        assert orjson.loads(problem(each("message"), Dialect.OPENAI).body)["error"]["type"] == kind

@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 from runtime.api import tokens
 from runtime.api.app import build_app
 from runtime.errors import ModelLoading, QueueFull
-from tests.fakes import FakeEngine, Observation, spec
+from tests.fake_metering import Observation
+from tests.fakes import FakeEngine, spec
 
 META = {"api_version": {"version": "1"}}
 

@@ -59,9 +59,10 @@ def node_modules() -> Path:
     return _built("npm", lock, build)
 
 
-def run_program(environment: str, program: str, **arguments: Any) -> Any:
+def run_program(environment: str, program: str, *, limit_s: float = PROGRAM_LIMIT_S, **arguments: Any) -> Any:
     """What `programs/PROGRAM.py` prints as JSON, given `arguments` as JSON on standard input."""
-    return _run([str(python_of(environment)), "-I", str(FOLDER / "programs" / f"{program}.py")], arguments)
+    command = [str(python_of(environment)), "-I", str(FOLDER / "programs" / f"{program}.py")]
+    return _run(command, arguments, limit_s)
 
 
 def run_script(script: str, **arguments: Any) -> Any:
@@ -71,18 +72,18 @@ def run_script(script: str, **arguments: Any) -> Any:
     copy = folder / f"{script}-{os.getpid()}.mjs"
     shutil.copy(FOLDER / "npm" / f"{script}.mjs", copy)
     try:
-        return _run(["node", str(copy)], arguments)
+        return _run(["node", str(copy)], arguments, PROGRAM_LIMIT_S)
     finally:
         copy.unlink()
 
 
-def _run(command: Sequence[str], arguments: dict[str, Any]) -> Any:
+def _run(command: Sequence[str], arguments: dict[str, Any], limit_s: float) -> Any:
     finished = subprocess.run(
         command,
         input=json.dumps(arguments),
         capture_output=True,
         text=True,
-        timeout=PROGRAM_LIMIT_S,
+        timeout=limit_s,
         check=False,
         env=OUTSIDE,
     )

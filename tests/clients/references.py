@@ -93,6 +93,18 @@ class References:
             found.append(dict(zip(LABELS, shares, strict=True)))
         return found
 
+    def similarities(self, source: str, sentences: Sequence[str]) -> Vectors:
+        """The cosine of each sentence's vector to the source's."""
+        first, *others = self.vectors([source, *sentences])
+        found: Vectors = np.stack(others) @ first
+        return found
+
+    def tokens(self, name: str, texts: Sequence[str]) -> list[Any]:
+        """What the model's own tokenizer makes of each text: ids, places, which are special."""
+        folder = self.folders.get(name) or resolve_source(ModelSpec(id=name, source=MINILM))
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+        return [tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True) for text in texts]
+
     def picture_vectors(self, items: Sequence[str | Image.Image]) -> Vectors:
         """CLIP's vectors of length 1 of texts and pictures."""
         network, processor = _clip(self.folders["clip"])

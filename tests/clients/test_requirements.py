@@ -11,7 +11,7 @@ from tests.clients.environments import FOLDER, OVER_OURS
 from tests.readme import named, table
 
 PIN = re.compile(r"([\w.-]+)==([\w.+-]+)")
-TOOLS = {"numpy", "pillow", "requests"}
+TOOLS = {"numpy", "pillow", "requests", "schemathesis"}
 """What programs and clients need beside the clients."""
 
 
@@ -63,6 +63,14 @@ def test_the_lock_has_what_package_json_asks_for_and_names_no_registry() -> None
     assert "://" not in re.sub(r'"(url|node|funding)": *"[^"]*"', "", text)
 
 
-def test_readme_names_every_recorded_client() -> None:
-    recorded = {json.loads(file.read_text(encoding="utf-8"))["client"] for file in (FOLDER / "recorded").glob("*.json")}
-    assert {row[0] for row in table("Clients") if row[1] == "recorded"} == recorded
+COMMIT = re.compile(r"\b[0-9a-f]{7}\b")
+
+
+def test_readme_names_every_recorded_client_with_the_commits_that_were_read() -> None:
+    recorded = {}
+    for file in (FOLDER / "recorded").glob("*.json"):
+        source = json.loads(file.read_text(encoding="utf-8"))
+        recorded[source["client"]] = set(COMMIT.findall(" ".join(source["read_from"])))
+    assert all(recorded.values())
+    rows = [row for row in table("Clients") if row[1].startswith("recorded")]
+    assert {row[0]: set(COMMIT.findall(row[1])) for row in rows} == recorded

@@ -26,6 +26,7 @@ def server(start: Start, tiny_model: Callable[[str], Path]) -> Server:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 @settings(SOAK, max_examples=3_000)
 @given(request_=requests())
 def test_3_000_bodies(server: Server, request_: Request) -> None:

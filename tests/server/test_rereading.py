@@ -18,7 +18,8 @@ WAIT_S = 60.0
 def reread(server: Server, log_line: str, models: list[dict[str, object]] | None = None, text: str = "") -> None:
     """Write the registry anew, send the signal and wait for the log's line about it."""
     registry = server.log.parent / "registry.yaml"
-    registry.write_text(text or yaml.safe_dump({"models": models, "max_queue_ms": 12_345.0}))
+    settings = {"max_queue_ms": 12_345.0, "server": {"max_inputs": 12, "api_key": "a-secret"}}
+    registry.write_text(text or yaml.safe_dump({"models": models, **settings}))
     seen = server.log.read_text().count(log_line)
     server.process.send_signal(signal.SIGHUP)
     until = time.monotonic() + WAIT_S
@@ -54,7 +55,9 @@ def test_models_come_go_and_change_and_nonsense_changes_nothing(
     assert [embed(server, name) for name in ("first", "b", "c")] == [200, 404, 200]
     shown = server.client.get("/admin/models").json()["models"]
     assert [(model["id"], model["loads"], model["pinned"]) for model in shown] == [("a", 1, True), ("c", 1, False)]
-    assert "need a restart: max_queue_ms" in server.log.read_text()
+    log = server.log.read_text()
+    assert "need a restart: max_queue_ms, server.max_inputs, server.api_key" in log
+    assert "a-secret" not in log
 
     reread(server, "nothing has changed", text="models: [{id: a, dtyp: float32}]")
     assert served(server) == {"a": "ready", "c": "ready"}
@@ -65,3 +68,4 @@ def test_models_come_go_and_change_and_nonsense_changes_nothing(
     limits = {model["id"]: model["max_model_len"] for model in server.client.get("/v1/models").json()["data"]}
     assert limits["a"] == 8
     assert server.terminate() == 0
+    assert "SIGTERM: ending once the requests in flight are answered" in server.log.read_text()

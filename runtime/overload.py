@@ -61,14 +61,10 @@ class Overload:
             if item.tokens > most:
                 raise DoesNotFit(f"input {index} has {item.tokens} tokens; the device's memory holds at most {most}")
 
-    def patience_s(self, job: Job, most_s: float) -> float:
-        """How long `job` may wait for its model. Raises DeadlineExceeded when its deadline has passed already."""
-        if job.deadline_s is None:
-            return most_s
-        left_s = job.deadline_s - self._clock.now_s()
-        if left_s <= 0.0:
+    def check_not_late(self, job: Job) -> None:
+        """Raises DeadlineExceeded when the deadline of `job` has passed already."""
+        if job.deadline_s is not None and job.deadline_s <= self._clock.now_s():
             raise DeadlineExceeded(DEADLINE_PASSED)
-        return min(most_s, left_s)
 
     async def in_time(self, job: Job, answer: Coroutine[None, None, None]) -> None:
         """Await `answer` until the job's deadline. Raises DeadlineExceeded then, with `answer` cancelled."""

@@ -101,9 +101,10 @@ class Residency:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def until_ready(self, worker: Worker, patience_s: float) -> None:
+    async def until_ready(self, worker: Worker, patience_s: float, deadline_s: float | None = None) -> None:
         """Until `worker` serves; loads it if need be. Waits at most `patience_s`, and not at all if that won't do.
 
+        Nor does it wait where `deadline_s`, by the clock, is sure to pass; that it passes is the caller's to notice.
         Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, ModelFailed,
         DoesNotFit, Draining.
         """
@@ -113,8 +114,9 @@ class Residency:
             worker.check_not_failed()
             load = self._begin(worker)
             eta_s = self.eta_s(worker)
-            left_s = until_s - self._rules.now_s()
-            if eta_s > left_s:
+            now_s = self._rules.now_s()
+            left_s = until_s - now_s
+            if eta_s > left_s or (deadline_s is not None and now_s + eta_s > deadline_s):
                 raise ModelLoading(f"the model is ready in about {eta_s:.0f} s", retry_after_s=eta_s)
             problem = await self._wait(worker, load, left_s)
             if isinstance(problem, NoRoomNow):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench_load.target import Target
-from scripts.bench_load.workloads import RERANKS, WORKLOADS
+from scripts.bench_load.workloads import ON_REQUEST, RERANKS, WORKLOADS
 
 BARE = "bare"
 EXAMPLE = """\
@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--workload",
         action="append",
         choices=[*WORKLOADS, BARE],
-        help="repeatable; default: all that the other arguments allow. mixed brings index along",
+        help="repeatable; default: all but overload that the other arguments allow. mixed brings index along",
     )
     parser.add_argument("--model-folder", type=Path, help=f"the model's weights, for the workload `{BARE}`")
     parser.add_argument("--encoding", choices=["float", "base64"], default="float", help="encoding_format")
@@ -116,7 +116,7 @@ def targets(options: argparse.Namespace) -> list[tuple[Target, str | None]]:
 
 def workloads(options: argparse.Namespace) -> list[str]:
     """In running order; `index` stands before `mixed`, which is compared with it."""
-    asked = set(options.workload or WORKLOADS) - (frozenset() if options.rerank_model else RERANKS)
+    asked = set(options.workload or WORKLOADS.keys() - ON_REQUEST) - (frozenset() if options.rerank_model else RERANKS)
     if "mixed" in asked:
         asked.add("index")
     return [name for name in WORKLOADS if name in asked]

@@ -21,11 +21,23 @@ FIGURES = {
     "queries": "queries measured",
     "query_p50_ms": "query p50 ms",
     "query_p95_ms": "query p95 ms",
+    "idle_p50_ms": "one at a time, p50 ms",
+    "capacity_per_s": "requests/s at capacity",
+    "offered_per_s": "requests/s offered",
+    "accepted_per_s": "requests/s accepted and answered",
+    "accepted_p50_ms": "accepted, p50 ms",
+    "accepted_p99_ms": "accepted, p99 ms",
+    "refused_p50_ms": "refused, p50 ms",
+    "refused_p95_ms": "refused, p95 ms",
+    "refused": "refused",
+    "without_retry_after": "of these without Retry-After",
+    "expired": "accepted, then too late (504)",
+    "recovered_ms": "ms after it until one takes no more than twice the idle p50",
 }
 
 
 # Shown beside each other, but no ratio says anything.
-NOT_COMPARED = {"usage_per_s", "queries"}
+NOT_COMPARED = {"usage_per_s", "queries", "offered_per_s", "refused", "without_retry_after", "expired"}
 
 
 def with_index_share(measurements: Sequence[Measurement]) -> list[Measurement]:

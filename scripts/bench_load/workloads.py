@@ -3,15 +3,16 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import cycle
 
-from scripts.bench_load.corpus import SEED, Corpus
+from scripts.bench_load.case import Case, Figures, Run
+from scripts.bench_load.corpus import SEED
 from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
 from scripts.bench_load.load import Exchange, Load, Span
+from scripts.bench_load.overload import overload
 from scripts.bench_load.processor import CoreWatch
-from scripts.bench_load.target import PreparedRequest, Target
+from scripts.bench_load.target import PreparedRequest
 
 INDEX_IN_FLIGHT = 4
 MIXED_QUERIES_PER_S = 20.0
@@ -20,30 +21,6 @@ RERANK_CANDIDATES = 50
 # After the span every measured request is waited for; a server that answers none of them ends the run.
 DRAIN_LIMIT_S = 120.0
 FAULT_SAMPLES = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How long each measurement takes: the load runs `warmup_s` before anything counts."""
-
-    warmup_s: float
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One measurement to be made; `dimensions` is the length of the target's vectors."""
-
-    workload: str
-    target: Target
-    dimensions: int
-    corpus: Corpus
-    pace: Pace
-    round: int
-
-
-Figures = dict[str, float]
-Run = Callable[[Case, Load], Coroutine[None, None, tuple[Figures, list[Exchange]]]]
 
 
 async def measure(case: Case) -> Measurement:
@@ -168,6 +145,9 @@ WORKLOADS: dict[str, Run] = {
     "mixed": _mixed,
     "rerank": _rerank,
     "rerank-mixed": _rerank_mixed,
+    "overload": overload,
 }
 RERANKS = frozenset({"rerank", "rerank-mixed"})
 """Workloads that need a reranker on every server."""
+ON_REQUEST = frozenset({"overload"})
+"""Workloads that run only where they are asked for: a server that refuses nothing needs minutes to recover."""

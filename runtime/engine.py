@@ -215,7 +215,7 @@ class Engine:
             raise ModelLoading("the device is still being opened")
         small = job.lane is Lane.ONLINE and self.device is not None and self.device.concurrency.is_small(job.inputs)
         ahead_ms = self._executor.waiting_ms(job.lane, small) + (0.0 if small else self._preparing_ms())
-        self._overload.check(worker, job, ahead_ms, self.admission)
+        self._overload.check(worker, job, ahead_ms, small, self.admission)
 
     def _preparing_ms(self) -> float:
         """Predicted device time of what is being tokenized and will queue in a moment."""

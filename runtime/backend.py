@@ -9,6 +9,7 @@ import importlib
 from typing import Protocol
 
 from runtime.devices.base import Device
+from runtime.devices.process import settle_process
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import MAXSIM_ID, Footprint, Task
@@ -40,6 +41,7 @@ class TorchBackend:
         device = open_device(config.device, config.cpu_lanes)
         # Now and not with the first model: on CPU the libraries' own bytes belong to the base, whoever loads first.
         importlib.import_module("runtime.models.loading")
+        settle_process()
         return device
 
     def task_of(self, spec: ModelSpec) -> Task:

@@ -152,6 +152,8 @@ class Departures:
             worker.parked, worker.state = model, State.OFFLOADED
         else:
             await self._loader.run(self._loader.let_go, model)
+            del model
+            await self._loader.run(self._loader.sweep)
             worker.state = State.UNLOADED
         worker.evictions += reason == "evicted"
         self._admission.forget(worker.spec.id)

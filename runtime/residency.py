@@ -30,7 +30,6 @@ from runtime.worker import AWAY, State, Worker
 log = logging.getLogger(__name__)
 
 LEAST_ETA_S = 1.0
-SLOW_UNIT = "one input of %s takes %.1f ms of the device and can't be cut: it endangers the objective of %s (%g ms)"
 
 
 class Residency:
@@ -283,6 +282,8 @@ class Residency:
         parked, worker.parked = worker.parked, None
         if parked is not None:
             await self._loader.run(self._loader.let_go, parked)
+            del parked
+            await self._loader.run(self._loader.sweep)
 
     # -- what is true now ---------------------------------------------------------------------------------------
 

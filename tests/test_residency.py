@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import gc
 import logging
 import threading
@@ -11,7 +10,7 @@ import weakref
 
 import pytest
 
-from runtime.errors import DeadlineExceeded, DoesNotFit, Draining, ModelFailed, ModelLoading, NoRoomNow
+from runtime.errors import DoesNotFit, Draining, ModelFailed, ModelLoading, NoRoomNow
 from runtime.work import Lane
 from tests.engines import assert_rows, job
 from tests.residents import LOAD_S, residents, states
@@ -78,31 +77,6 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_the_load_go
             await asyncio.sleep(0.01)
         assert_rows(await engine.run(job("a", "x")), ["x"])
         assert backend.loads == ["a"]
-
-
-async def test_a_deadline_that_passes_while_the_model_loads_is_told_as_such_and_the_load_goes_on() -> None:
-    async with residents({"a": MB}, keys=ON_DEMAND) as (engine, backend, clock):
-        backend.gate = threading.Event()
-        engine._router.by_id("a").reload_s = 0.1  # as long as a load is expected to take
-        late = dataclasses.replace(job("a", "x"), deadline_s=clock.now_s() + 1.05)
-        patient = asyncio.create_task(engine.run(job("a", "y")))
-        with pytest.raises(DeadlineExceeded):
-            await engine.run(late)
-        assert engine.describe()[0].waiting_for_load == 1
-        backend.gate.set()
-        assert_rows(await patient, ["y"])
-        assert backend.loads == ["a"]
-        assert [model.batches[-1] for model in backend.resident.values()] == [["y"]]
-
-
-async def test_a_deadline_that_the_load_is_sure_to_miss_is_refused_at_once_with_the_time_it_takes() -> None:
-    async with residents({"a": MB}, keys=ON_DEMAND) as (engine, backend, clock):
-        backend.gate = threading.Event()
-        with pytest.raises(ModelLoading) as refusal:
-            await engine.run(dataclasses.replace(job("a", "x"), deadline_s=clock.now_s() + 2.0))
-        assert refusal.value.retry_after_s == pytest.approx(5.0, abs=0.5)
-        with pytest.raises(DeadlineExceeded):
-            await engine.run(dataclasses.replace(job("a", "x"), deadline_s=clock.now_s() - 0.1))
 
 
 async def test_the_expected_time_counts_the_loads_ahead() -> None:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from tests.server.conftest import MINILM, Server, Start
@@ -20,6 +22,8 @@ ROOM_FOR_ONE_BYTES = 150 * MIB
 """Beside the base and two tiny models: for MiniLM (87 MiB and its batches) once."""
 ALIKE = 0.02
 ROUNDS = 20
+CYCLES = 20
+LEAK_MIB = 10.0
 
 
 @pytest.fixture(scope="module")
@@ -192,3 +196,18 @@ def test_who_has_no_room_gets_it_once_the_other_is_not_asked_for(narrow: Server)
     refused = sum(answer.status_code != 200 for answer in answers)
     print(f"\n{refused} of {len(answers)} told when to come back; {other} came after {elapsed_s:.0f} s")
     assert total(narrow, "cotenant_model_evictions_total", reason="evicted") >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_twenty_loads_and_unloads_leave_the_process_as_it_was_after_five(start: Start) -> None:
+    server = start([{"id": "minilm", "source": MINILM, "resident": "on_demand"}])
+    process, resident = psutil.Process(server.process.pid), []
+    for _ in range(CYCLES):
+        assert embed(server.client, "minilm").status_code == 200
+        server.client.post("/admin/models/minilm/unload").raise_for_status()
+        resident.append(process.memory_info().rss / MIB)
+    print(f"\nMiB resident after each of {CYCLES} cycles: {[round(size) for size in resident]}")
+    early, late = median(resident[3:8]), median(resident[-5:])
+    # A leak of a tokenizer a cycle would be 90, one of the weights 1,000.
+    assert late - early < LEAK_MIB

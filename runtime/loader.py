@@ -110,7 +110,7 @@ class Loader:
         model.unpark()
 
     def let_go(self, model: Model) -> None:
-        """Close `model` and give its weights' memory back; the rest comes back with `sweep`, once nobody refers to it."""
+        """Close `model` and give its weights' memory back; the rest comes with `sweep`, once nobody refers to it."""
         model.close()
         self._device.release_cache()
 

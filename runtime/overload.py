@@ -18,7 +18,7 @@ from runtime.worker import Worker
 
 SHARE_OF_DEADLINE = 0.8
 """What is predicted to take longer than this part of the time left is refused. Under overload the queue grows until the
-prediction says no; with all of the time allowed, every prediction that is a little short would be a batch for nothing."""
+prediction says no; were all of the time allowed, each prediction a little short would be a batch for nothing."""
 DEADLINE_PASSED = "the deadline passed before the answer was there"
 
 

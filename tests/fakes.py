@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from runtime.errors import (
     UnknownPrompt,
     UnsupportedCapability,
 )
+from runtime.metering import Account
 from runtime.models.base import Tokenized, Vocabulary
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
 from runtime.work import (
@@ -157,7 +158,7 @@ class FakeMetering:
     def __init__(self) -> None:
         self.observations: list[Observation] = []
         self.candidates: list[tuple[str, str, int]] = []
-        self.costs: list[tuple[str, str, float, float | None]] = []
+        self.costs: list[tuple[Account, float, float | None]] = []
 
     def render(self) -> bytes:
         return b"# HELP fake A metric\n"
@@ -169,8 +170,11 @@ class FakeMetering:
     def observe_candidates(self, model: str, outcome: str, documents: int) -> None:
         self.candidates.append((model, outcome, documents))
 
-    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
-        self.costs.append((model, task, device_ms, cost_usd))
+    def observe_cost(
+        self, account: Account, stages_ms: Mapping[str, float], device_ms: float, cost_usd: float | None
+    ) -> None:
+        assert min(stages_ms.values()) >= 0
+        self.costs.append((account, device_ms, cost_usd))
 
     def observe_render(self, model: str, seconds: float) -> None:
         assert seconds > 0

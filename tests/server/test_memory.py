@@ -35,7 +35,7 @@ def roomy(start: Start, tiny_model: Callable[[str], Path]) -> Server:
 
 @pytest.fixture(scope="module")
 def narrow(start: Start, roomy: Server, tiny_model: Callable[[str], Path]) -> Server:
-    """Two tiny models that stay, and room for one of two large ones beside them; a third is too large for any device."""
+    """Two tiny models that stay, and room for one of two large ones beside them; a third fits nowhere."""
     tiny: list[dict[str, object]] = [
         {"id": name, "source": str(tiny_model("bert-embedder")), "pinned": True} for name in ("left", "right")
     ]

@@ -73,6 +73,12 @@ async def _index(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     return _index_figures(exchanges, load.span), exchanges
 
 
+async def _paced(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    queries = cycle([case.target.query(text) for text in case.corpus.queries])
+    exchanges = await load.open_loop(queries, _arrivals_s(case.round))
+    return _query_figures(within(exchanges, load.span)), exchanges
+
+
 async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     indexing = cycle([case.target.indexing(texts) for texts in case.corpus.requests])
     queries = cycle([case.target.query(text) for text in case.corpus.queries])
@@ -80,12 +86,7 @@ async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
         bulk = loads.create_task(load.closed_loop(indexing, INDEX_IN_FLIGHT))
         online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
     measured = within(online.result(), load.span)
-    figures = {
-        "queries": len(measured),
-        "query_p50_ms": latency_ms(measured, 0.50),
-        "query_p95_ms": latency_ms(measured, 0.95),
-        **_index_figures(bulk.result(), load.span),
-    }
+    figures = {**_query_figures(measured), **_index_figures(bulk.result(), load.span)}
     return figures, [*online.result(), *bulk.result()]
 
 
@@ -100,12 +101,7 @@ async def _rerank_mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]
         reranks = loads.create_task(load.closed_loop(_rerank_requests(case), RERANK_CLIENTS))
         online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
     measured = within(online.result(), load.span)
-    figures = {
-        "queries": len(measured),
-        "query_p50_ms": latency_ms(measured, 0.50),
-        "query_p95_ms": latency_ms(measured, 0.95),
-        **_rerank_figures(reranks.result(), load.span),
-    }
+    figures = {**_query_figures(measured), **_rerank_figures(reranks.result(), load.span)}
     return figures, [*online.result(), *reranks.result()]
 
 
@@ -119,6 +115,14 @@ def _rerank_figures(exchanges: list[Exchange], span: Span) -> Figures:
         "pairs_per_s": rate_per_s(exchanges, span),
         "rerank_p50_ms": latency_ms(measured, 0.50),
         "rerank_p95_ms": latency_ms(measured, 0.95),
+    }
+
+
+def _query_figures(measured: list[Exchange]) -> Figures:
+    return {
+        "queries": len(measured),
+        "query_p50_ms": latency_ms(measured, 0.50),
+        "query_p95_ms": latency_ms(measured, 0.95),
     }
 
 
@@ -142,6 +146,7 @@ WORKLOADS: dict[str, Run] = {
     "query-8": _queries(8),
     "query-32": _queries(32),
     "index": _index,
+    "paced": _paced,
     "mixed": _mixed,
     "rerank": _rerank,
     "rerank-mixed": _rerank_mixed,

@@ -59,9 +59,10 @@ class TorchBackend:
 
         folders = weights.folders_of_weights(spec, weights.find_files(spec))
         dtype = device.default_dtype if spec.dtype == "auto" else spec.dtype
+        longest = min(budget_tokens, spec.max_length or budget_tokens)
         return Footprint(
             weight_bytes=sum(weights.predicted_weight_bytes(folder, dtype) for folder in folders),
-            activation_bytes=weights.activation_prior_bytes(folders[-1], dtype) * budget_tokens,
+            activation_bytes=weights.activation_prior_bytes(folders[-1], dtype, longest) * budget_tokens,
             budget_tokens=budget_tokens,
         )
 

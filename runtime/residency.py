@@ -212,8 +212,7 @@ class Residency:
         leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
         self._apply_budgets()
         await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
-        if not self._admission.fits_the_device(spec.id, self._device.memory()):
-            await loader.run(loader.sweep)
+        await self.departures.find_room(worker, self._workers if evict else (), self._device, self._rules)
         self._admission.verify(spec.id, self._device.memory())
         if worker.parked is not None:
             await loader.run(loader.unpark, worker.parked)

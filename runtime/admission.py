@@ -127,18 +127,18 @@ class Admission:
         self._record_budgets(before, after)
         return leaving or []
 
-    def fits_the_device(self, model: str, memory: Memory) -> bool:
-        """Whether the weights of `model`, which is booked, fit into what is really free: other processes exist."""
+    def bytes_short(self, model: str, memory: Memory) -> int:
+        """By how much the weights of `model`, which is booked, exceed what is really free; 0: they fit."""
         with self._lock:
             needed = self._resident[model].resident_bytes
-        return needed <= self._really_free(memory)
+        return max(needed - self._really_free(memory), 0)
 
     def verify(self, model: str, memory: Memory) -> None:
         """Compare the books with what the driver says, just before `model` is loaded.
 
         Raises NoRoomNow, and takes `model` off the books, where its weights don't fit into what is really free.
         """
-        if self.fits_the_device(model, memory):
+        if not self.bytes_short(model, memory):
             return
         free = self._really_free(memory)
         with self._lock:
@@ -228,15 +228,20 @@ class Admission:
     def note_out_of_memory(self, model: str, tokens: int, leaving: Sequence[str]) -> None:
         """One input of `tokens` failed even alone; `leaving`: the idle models that make room for another try."""
         verdict, reason = ("admitted", "evicting") if leaving else ("refused", "nobody_idle")
+        self._note_evicting(model, "out_of_memory", tokens, (verdict, reason), leaving)
+
+    def note_device_full(self, model: str, short_bytes: int, leaving: Sequence[str]) -> None:
+        """`model` has room in the books and lacks `short_bytes` on the device; `leaving`: who makes room for it."""
+        self._note_evicting(model, "load", short_bytes, ("admitted", "evicting"), leaving)
+
+    def _note_evicting(
+        self, model: str, question: Question, asked: int, outcome: tuple[str, str], leaving: Sequence[str]
+    ) -> None:
+        verdict, reason = outcome
+        evicted = tuple(leaving)
         self.record(
             Decision(
-                model=model,
-                question="out_of_memory",
-                asked=tokens,
-                free=0,
-                verdict=verdict,
-                reason=reason,
-                evicted=tuple(leaving),
+                model=model, question=question, asked=asked, free=0, verdict=verdict, reason=reason, evicted=evicted
             )
         )
 

@@ -9,6 +9,7 @@ import importlib
 from typing import Protocol
 
 from runtime.devices.base import Device
+from runtime.devices.process import settle_process
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import MAXSIM_ID, Footprint, Task
@@ -40,6 +41,7 @@ class TorchBackend:
         device = open_device(config.device, config.cpu_lanes, config.split_products)
         # Now and not with the first model: on CPU the libraries' own bytes belong to the base, whoever loads first.
         importlib.import_module("runtime.models.loading")
+        settle_process()
         return device
 
     def task_of(self, spec: ModelSpec) -> Task:
@@ -57,9 +59,10 @@ class TorchBackend:
 
         folders = weights.folders_of_weights(spec, weights.find_files(spec))
         dtype = device.default_dtype if spec.dtype == "auto" else spec.dtype
+        longest = min(budget_tokens, spec.max_length or budget_tokens)
         return Footprint(
             weight_bytes=sum(weights.predicted_weight_bytes(folder, dtype) for folder in folders),
-            activation_bytes=weights.activation_prior_bytes(folders[-1], dtype) * budget_tokens,
+            activation_bytes=weights.activation_prior_bytes(folders[-1], dtype, longest) * budget_tokens,
             budget_tokens=budget_tokens,
         )
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runtime.admission import Admission
-from runtime.eviction import Candidate, Standing
+from runtime.devices.base import Device
+from runtime.eviction import Candidate, Standing, victims
 from runtime.loader import Loader
 from runtime.machinery import Rules
 from runtime.metering import Metering
@@ -86,6 +87,26 @@ class Departures:
                 found.append(Candidate(model=worker.spec.id, value=claim.value, busy=busy, stays_s=claim.stays_s))
         return found
 
+    async def find_room(self, worker: Worker, workers: Iterable[Worker], device: Device, rules: Rules) -> None:
+        """Before `worker` is loaded: where the books say that it fits and the device does not, sweep, then evict.
+
+        The books don't know of what other processes take, nor of what a C library keeps. Those of `workers` leave that
+        may leave now, if that will do.
+        """
+        model = worker.spec.id
+        if self._admission.bytes_short(model, device.memory()):
+            await self._loader.run(self._loader.sweep)
+        short = self._admission.bytes_short(model, device.memory())
+        by_id = {each.spec.id: each for each in workers if each.model is not None}
+
+        def fits(gone: frozenset[str]) -> bool:
+            return sum(by_id[name].footprint.resident_bytes for name in gone) >= short
+
+        leaving = victims(self.candidates(by_id.values(), worker, rules), fits)
+        if leaving:
+            self._admission.note_device_full(model, short, leaving)
+            await asyncio.gather(*[self.depart(by_id[name], "evicted") for name in leaving])
+
     async def over(self, worker: Worker) -> None:
         """Until `worker` has left, if it is about to."""
         if worker in self._tasks:
@@ -152,6 +173,8 @@ class Departures:
             worker.parked, worker.state = model, State.OFFLOADED
         else:
             await self._loader.run(self._loader.let_go, model)
+            del model
+            await self._loader.run(self._loader.sweep)
             worker.state = State.UNLOADED
         worker.evictions += reason == "evicted"
         self._admission.forget(worker.spec.id)

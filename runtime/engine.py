@@ -191,18 +191,19 @@ class Engine:
         if self.draining:
             raise Draining("the server is shutting down")
         worker = self._router.by_id(model_id)
-        await self._loaded_in(worker, self.config.load_wait_s)
+        await self._loaded(worker)
         return await self._preparation.consult(worker.ready_model(None).vocabulary(), question)
 
     async def _until_loaded(self, worker: Worker, job: Job) -> None:
         self._check_takes(job)
         worker.check_can(job.task)
-        await self._loaded_in(worker, self._overload.patience_s(job, self.config.load_wait_s))
+        self._overload.check_not_late(job)
+        await self._overload.in_time(job, self._loaded(worker, job.deadline_s))
 
-    async def _loaded_in(self, worker: Worker, patience_s: float) -> None:
+    async def _loaded(self, worker: Worker, deadline_s: float | None = None) -> None:
         if self._residency is None:
             raise ModelLoading("the device is still being opened")
-        await self._residency.until_ready(worker, patience_s)
+        await self._residency.until_ready(worker, self.config.load_wait_s, deadline_s)
 
     def _check_takes(self, job: Job) -> None:
         if self.draining or (self.retiring and job.lane is Lane.BULK):
@@ -217,7 +218,7 @@ class Engine:
         ahead_ms = self._executor.waiting_ms(job.lane, small)
         if not small:
             ahead_ms += self._preparing_us / 1000.0 / self.device.concurrency.lanes
-        self._overload.check(worker, job, ahead_ms, self.admission)
+        self._overload.check(worker, job, ahead_ms, small, self.admission)
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
         """Prepare and queue a Job, then wait for its rows."""
@@ -274,14 +275,14 @@ class Engine:
             device,
             admission,
             self.metering,
-            Neighbours(holds=executor.holds, loaded=self._loaded),
+            Neighbours(holds=executor.holds, loaded=self._note_loaded),
             self._machinery.rules(self.config.min_residence_s),
         )
         executor.execution.make_room = residency.make_room
         self._overload.most_tokens_ever = lambda worker: admission.most_tokens_ever(worker.spec.id)
         return residency
 
-    def _loaded(self, worker: Worker) -> None:
+    def _note_loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
 
     def _gauges(self) -> Iterator[Gauge]:

@@ -88,6 +88,8 @@ class Loader:
         except BaseException:
             model.close()
             raise
+        # What reading the checkpoint and trying layouts took: for a small model half as much as its weights.
+        self._device.release_cache()
         cost = CostLine.fit(measured.times)
         return Loaded(
             task=task,
@@ -108,23 +110,32 @@ class Loader:
         model.unpark()
 
     def let_go(self, model: Model) -> None:
-        """Close `model` and give its memory back. Without a collection: that would hold the GIL for a long time."""
+        """Close `model` and give its weights' memory back; the rest comes with `sweep`, once nobody refers to it."""
         model.close()
         self._device.release_cache()
 
     def sweep(self) -> None:
-        """After a load that failed half-way: collect what only cycles hold, then hand freed memory back."""
+        """Collect what only cycles hold (a tokenizer is megabytes outside Python), then hand freed memory back.
+
+        By itself the collector would come after some sixty loads. It holds the GIL for about 10 ms a model in memory,
+        since it passes over what `settle_process` settled.
+        """
         gc.collect()
         self._device.release_cache()
 
     def _footprint(self, model: Model, spec: ModelSpec, peaks: Sequence[tuple[int, int]]) -> Footprint:
-        """Weights as they are; workspace by the measured line, or by the family's prior where none was measured."""
+        """Weights as they are; workspace by the measured line, or where none was measured by what was predicted."""
         budget = self.wanted_tokens(spec)
-        fixed, per_token = activation_line(peaks) if peaks else (0, model.facts.activation_bytes_per_token)
+        if peaks:
+            fixed, per_token = activation_line(peaks)
+            workspace = fixed + int(per_token * budget)
+        else:
+            fixed = 0
+            workspace = max(self.predict(spec).activation_bytes, model.facts.activation_bytes_per_token * budget)
         return Footprint(
             weight_bytes=model.facts.weight_bytes,
             graph_bytes=model.facts.graph_bytes,
-            activation_bytes=fixed + int(per_token * budget),
+            activation_bytes=workspace,
             fixed_bytes=fixed,
             budget_tokens=budget,
             measured=True,

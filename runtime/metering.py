@@ -1,4 +1,4 @@
-"""Milliseconds, tokens and counts by model and stage, as Prometheus metrics with bounded labels.
+"""Milliseconds, dollars, tokens and counts by model, stage, lane and tenant, as Prometheus metrics with bounded labels.
 
 Label values are model names from the registry, lanes, stages, states and error codes: never anything a client sends.
 Gauges of the present (queues, states, memory) are read when scraped, so they are true and cost nothing in between.
@@ -6,8 +6,8 @@ Gauges of the present (queues, states, memory) are read when scraped, so they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client import Gauge as StandingGauge
@@ -27,6 +27,15 @@ M = TypeVar("M", bound=MetricWrapperBase)
 
 Gauge = tuple[str, str, tuple[str, ...], Iterable[tuple[tuple[str, ...], float]]]
 """Name, help, label names, and (label values, value) samples."""
+
+
+class Account(NamedTuple):
+    """Whom a request's cost is charged to. All of them are label values, so none is what a client makes up."""
+
+    model: str
+    task: str
+    lane: str
+    tenant: str
 
 
 class Metering:
@@ -52,8 +61,9 @@ class Metering:
         self._errors = self._counter("job_errors", "Jobs that failed", "model", "code")
         self._cancelled = self._counter("jobs_cancelled", "Jobs whose client hung up", "model")
         self._candidates = self._counter("rerank_candidates", "Documents to be scored", "model", "outcome")
-        self._job_device_seconds = self._counter("job_device_seconds", "Jobs' shares of device time", "model", "task")
-        self._job_cost_usd = self._counter("job_cost_usd", "Price of the jobs' device time", "model", "task")
+        self._job_device_seconds = self._counter("job_device_seconds", "Jobs' shares of device time", *Account._fields)
+        self._job_cost_usd = self._counter("job_cost_usd", "Price of the jobs' device time", *Account._fields)
+        self._job_stage_seconds = self._counter("job_stage_seconds", "Jobs' time by stage", *Account._fields, "stage")
         self._load_seconds = self._counter("model_load_seconds", "Time spent loading", "model")
         self._loads = self._counter("model_loads", "Loads, well or not", "model", "outcome")
         self._evictions = self._counter("model_evictions", "Models that left memory", "model", "reason")
@@ -93,11 +103,15 @@ class Metering:
         """Documents that a request wanted scored. `outcome`: `scored`, `truncated` (of these) or `capped`."""
         self._candidates.labels(model, outcome).inc(documents)
 
-    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
-        """One job's share of the device's time, and its price where there is one."""
-        self._job_device_seconds.labels(model, task).inc(device_ms / 1000.0)
+    def observe_cost(
+        self, account: Account, stages_ms: Mapping[str, float], device_ms: float, cost_usd: float | None
+    ) -> None:
+        """One request's time by stage, its share of the device's time, and its price where there is one."""
+        for stage, milliseconds in stages_ms.items():
+            self._job_stage_seconds.labels(*account, stage).inc(milliseconds / 1000.0)
+        self._job_device_seconds.labels(*account).inc(device_ms / 1000.0)
         if cost_usd is not None:
-            self._job_cost_usd.labels(model, task).inc(cost_usd)
+            self._job_cost_usd.labels(*account).inc(cost_usd)
 
     def observe_batch(self, model: str, lane: Lane, items: int, tokens: int, device_ms: float) -> None:
         """One batch run."""

@@ -1,7 +1,7 @@
 """What a job is told when there is more work than time: wait, come back later, or that its deadline has passed.
 
-Decided before the job is prepared, from what is ahead of it. Its own size doesn't count, so one input and a list of one
-are treated alike.
+Decided before the job is prepared, from what is ahead of it. Its own size counts only where it has a deadline, so one
+input and a list of one are treated alike.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from runtime.registry import RuntimeConfig
 from runtime.work import Job, Lane, Prepared
 from runtime.worker import Worker
 
+SHARE_OF_DEADLINE = 0.8
+"""What is predicted to take longer than this part of the time left is refused. Under overload the queue grows until the
+prediction says no; were all of the time allowed, each prediction a little short would be a batch for nothing."""
 DEADLINE_PASSED = "the deadline passed before the answer was there"
 
 
@@ -33,8 +36,8 @@ class Overload:
         self.most_tokens_ever: Callable[[Worker], int | None] = any_size
         """The largest input of a model that could ever run, were the device its own; None: not known."""
 
-    def check(self, worker: Worker, job: Job, ahead_ms: float, admission: Admission) -> None:
-        """Let `job` wait behind `ahead_ms` of predicted work.
+    def check(self, worker: Worker, job: Job, ahead_ms: float, small: bool, admission: Admission) -> None:
+        """Let `job` wait behind `ahead_ms` of predicted work. `small`: behind small inputs only.
 
         Raises QueueFull, with the predicted wait, beyond the lane's limit, the model's tokens or the job's deadline;
         DeadlineExceeded when that has passed already.
@@ -44,13 +47,19 @@ class Overload:
             left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
             if left_ms <= 0.0:
                 raise DeadlineExceeded(DEADLINE_PASSED)
-            most_ms = min(most_ms, left_ms)
+            most_ms = min(most_ms, left_ms * SHARE_OF_DEADLINE)
             if ahead_ms > 0.0:  # into an empty queue it is tried, however long a batch is thought to take
-                waiting = min(worker.queue.tokens(job.lane), worker.batch_tokens)
-                ahead_ms += worker.cost.predict_ms(waiting)
+                ahead_ms += self._own_ms(worker, job, small)
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
+
+    def _own_ms(self, worker: Worker, job: Job, small: bool) -> float:
+        """Predicted time from the start of the first batch with inputs of `job` to the end of its last one."""
+        model = worker.ready_model(job.task)
+        tokens = sum(model.cost(item) for item in job.inputs)
+        shared = min(worker.queue.tokens(job.lane, small or None) + tokens, worker.batch_tokens)
+        return worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
 
     def check_sizes(self, worker: Worker, prepared: Sequence[Prepared]) -> None:
         """Refuse what no eviction could make room for. Raises DoesNotFit with both numbers."""
@@ -62,14 +71,10 @@ class Overload:
                 message = f"{{input}} has {item.tokens} tokens; the device's memory holds at most {most}"
                 raise DoesNotFit(message, index=index)
 
-    def patience_s(self, job: Job, most_s: float) -> float:
-        """How long `job` may wait for its model. Raises DeadlineExceeded when its deadline has passed already."""
-        if job.deadline_s is None:
-            return most_s
-        left_s = job.deadline_s - self._clock.now_s()
-        if left_s <= 0.0:
+    def check_not_late(self, job: Job) -> None:
+        """Raises DeadlineExceeded when the deadline of `job` has passed already."""
+        if job.deadline_s is not None and job.deadline_s <= self._clock.now_s():
             raise DeadlineExceeded(DEADLINE_PASSED)
-        return min(most_s, left_s)
 
     async def in_time(self, job: Job, answer: Coroutine[None, None, None]) -> None:
         """Await `answer` until the job's deadline. Raises DeadlineExceeded then, with `answer` cancelled."""

@@ -30,7 +30,6 @@ from runtime.worker import AWAY, State, Worker
 log = logging.getLogger(__name__)
 
 LEAST_ETA_S = 1.0
-SLOW_UNIT = "one input of %s takes %.1f ms of the device and can't be cut: it endangers the objective of %s (%g ms)"
 
 
 class Residency:
@@ -101,9 +100,10 @@ class Residency:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def until_ready(self, worker: Worker, patience_s: float) -> None:
+    async def until_ready(self, worker: Worker, patience_s: float, deadline_s: float | None = None) -> None:
         """Until `worker` serves; loads it if need be. Waits at most `patience_s`, and not at all if that won't do.
 
+        Nor does it wait where `deadline_s`, by the clock, is sure to pass; that it passes is the caller's to notice.
         Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, ModelFailed,
         DoesNotFit, Draining.
         """
@@ -113,8 +113,9 @@ class Residency:
             worker.check_not_failed()
             load = self._begin(worker)
             eta_s = self.eta_s(worker)
-            left_s = until_s - self._rules.now_s()
-            if eta_s > left_s:
+            now_s = self._rules.now_s()
+            left_s = until_s - now_s
+            if eta_s > left_s or (deadline_s is not None and now_s + eta_s > deadline_s):
                 raise ModelLoading(f"the model is ready in about {eta_s:.0f} s", retry_after_s=eta_s)
             problem = await self._wait(worker, load, left_s)
             if isinstance(problem, NoRoomNow):
@@ -211,8 +212,7 @@ class Residency:
         leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
         self._apply_budgets()
         await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
-        if not self._admission.fits_the_device(spec.id, self._device.memory()):
-            await loader.run(loader.sweep)
+        await self.departures.find_room(worker, self._workers if evict else (), self._device, self._rules)
         self._admission.verify(spec.id, self._device.memory())
         if worker.parked is not None:
             await loader.run(loader.unpark, worker.parked)
@@ -281,6 +281,8 @@ class Residency:
         parked, worker.parked = worker.parked, None
         if parked is not None:
             await self._loader.run(self._loader.let_go, parked)
+            del parked
+            await self._loader.run(self._loader.sweep)
 
     # -- what is true now ---------------------------------------------------------------------------------------
 

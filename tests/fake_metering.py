@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
+from runtime.metering import Account
 from runtime.work import Lane
 
 
@@ -25,7 +27,7 @@ class FakeMetering:
         self.observations: list[Observation] = []
         self.request_errors: list[tuple[str, str]] = []
         self.candidates: list[tuple[str, str, int]] = []
-        self.costs: list[tuple[str, str, float, float | None]] = []
+        self.costs: list[tuple[Account, float, float | None]] = []
 
     def render(self) -> bytes:
         return b"# HELP fake A metric\n"
@@ -40,8 +42,11 @@ class FakeMetering:
     def observe_candidates(self, model: str, outcome: str, documents: int) -> None:
         self.candidates.append((model, outcome, documents))
 
-    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None) -> None:
-        self.costs.append((model, task, device_ms, cost_usd))
+    def observe_cost(
+        self, account: Account, stages_ms: Mapping[str, float], device_ms: float, cost_usd: float | None
+    ) -> None:
+        assert min(stages_ms.values()) >= 0
+        self.costs.append((account, device_ms, cost_usd))
 
     def observe_render(self, model: str, seconds: float) -> None:
         assert seconds > 0

@@ -9,6 +9,8 @@ import weakref
 
 import pytest
 
+from runtime.devices.base import Memory
+from runtime.errors import NoRoomNow
 from tests.engines import assert_rows, job
 from tests.residents import residents, states
 
@@ -98,3 +100,24 @@ async def test_after_an_out_of_memory_idle_models_leave_and_busy_and_pinned_ones
         assert [each.reason for each in engine.admin.decisions(2)] == ["nobody_idle", "evicting"]
         backend.resident["d"].gate.set()
         assert_rows(await running, ["x"])
+
+
+async def test_an_idle_model_leaves_where_the_books_have_room_and_the_device_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with residents({"a": MB, "b": MB}, keys={"resident": "on_demand"}) as (engine, backend, clock):
+        await engine.run(job("a", "x"))
+        monkeypatch.setattr(backend.room, "memory", lambda: half_full(not backend.resident["a"].closed))
+        with pytest.raises(NoRoomNow, match="the device has"):
+            await engine.run(job("b", "x"))
+        assert states(engine) == {"a": "ready", "b": "unloaded"}, "it has just come"
+        clock.pass_by(1_000)
+        assert_rows(await engine.run(job("b", "x")), ["x"])
+        assert states(engine) == {"a": "unloaded", "b": "ready"}
+        decisions = [each for each in engine.admin.decisions(10) if each.evicted]
+        assert [(each.model, each.reason, each.evicted) for each in decisions] == [("b", "evicting", ("a",))]
+
+
+def half_full(with_a: bool) -> Memory:
+    """Free is what one model needs, less what the first one holds."""
+    return Memory(total_bytes=10 * MB, free_bytes=2 * MB - MB * with_a - 1_000, used_by_us_bytes=0)

@@ -28,6 +28,7 @@ from runtime.api.similarity_map import SimilarityMapRequest
 from runtime.configuration import SECTIONS
 from runtime.engine import Engine
 from runtime.flags import FLAGS, Flag
+from runtime.metering import Account
 from runtime.registry import ModelSpec, RuntimeConfig, Section
 from runtime.work import Lane, Task, Timings
 from runtime.worker import State
@@ -197,7 +198,7 @@ async def every_metric() -> str:
     metering.observe_cancel("a")
     metering.observe_decision("a", "admitted", "fits")
     metering.observe_candidates("a", "scored", 1)
-    metering.observe_cost("a", "rerank", 1.0, 0.1)
+    metering.observe_cost(Account("a", "rerank", "online", "default"), {"device": 1.0}, 1.0, 0.1)
     metering.observe_eviction("a", "idle")
     shown = metering.render().decode()
     await engine.stop()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.metering import STAGES, Gauge, Metering
+from runtime.metering import STAGES, Account, Gauge, Metering
 from runtime.work import Lane, Timings
 
 
@@ -125,11 +125,16 @@ def test_candidates_are_counted_by_what_became_of_them() -> None:
     assert value(metering, "rerank_candidates_total", model="m", outcome="capped") == 1001
 
 
-def test_device_time_is_charged_by_task_and_priced_where_there_is_a_price() -> None:
+def test_device_time_is_charged_by_account_and_priced_where_there_is_a_price() -> None:
     metering = Metering()
-    metering.observe_cost("m", "rerank", device_ms=250.0, cost_usd=None)
-    assert value(metering, "job_device_seconds_total", model="m", task="rerank") == pytest.approx(0.25)
-    assert value(metering, "job_cost_usd_total", model="m", task="rerank") is None
-    metering.observe_cost("m", "rerank", device_ms=250.0, cost_usd=0.5)
-    assert value(metering, "job_device_seconds_total", model="m", task="rerank") == pytest.approx(0.5)
-    assert value(metering, "job_cost_usd_total", model="m", task="rerank") == pytest.approx(0.5)
+    team, other = (Account("m", "rerank", "bulk", tenant) for tenant in ("team", "other"))
+    metering.observe_cost(team, {"queue": 100.0, "device": 300.0}, device_ms=250.0, cost_usd=None)
+    assert value(metering, "job_device_seconds_total", **team._asdict()) == pytest.approx(0.25)
+    assert value(metering, "job_stage_seconds_total", stage="device", **team._asdict()) == pytest.approx(0.3)
+    assert value(metering, "job_cost_usd_total", **team._asdict()) is None
+    metering.observe_cost(team, {"queue": 100.0}, device_ms=250.0, cost_usd=0.5)
+    metering.observe_cost(other, {"queue": 7.0}, device_ms=1.0, cost_usd=0.25)
+    assert value(metering, "job_device_seconds_total", **team._asdict()) == pytest.approx(0.5)
+    assert value(metering, "job_stage_seconds_total", stage="queue", **team._asdict()) == pytest.approx(0.2)
+    assert value(metering, "job_cost_usd_total", **team._asdict()) == pytest.approx(0.5)
+    assert value(metering, "job_cost_usd_total", **other._asdict()) == pytest.approx(0.25)

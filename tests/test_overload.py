@@ -75,6 +75,37 @@ def test_a_predicted_wait_beyond_the_deadline_is_refused_at_once_with_the_wait()
     play(act, [spec("a")])
 
 
+def test_beside_other_work_a_job_s_own_work_counts_against_its_deadline() -> None:
+    async def act(stage: Stage) -> None:
+        running = asyncio.create_task(stage.engine.run(job("a", LONG)))
+        await asyncio.sleep(0.001)
+        large, took_ms = await outcome(stage, job("a", *[500] * 5, deadline_s=stage.now_s + 0.7))
+        assert isinstance(large, QueueFull)
+        assert took_ms == 0.0
+        small, took_ms = await outcome(stage, job("a", 10, deadline_s=stage.now_s + 0.7))
+        assert isinstance(small, Result)
+        assert took_ms == pytest.approx(500, abs=10)
+        await running
+
+    play(act, [spec("a")])
+
+
+def test_a_query_that_waits_for_queries_only_is_not_refused_for_what_waits_beside_them() -> None:
+    async def act(stage: Stage) -> None:
+        flood = [asyncio.create_task(stage.engine.run(job("a", *[500] * 10))) for _ in range(2)]
+        await asyncio.sleep(0.001)
+        queries = []
+        for _ in range(2):  # the first runs, the second waits
+            queries.append(asyncio.create_task(stage.engine.run(job("a", 10))))
+            await asyncio.sleep(0.001)
+        answer, took_ms = await outcome(stage, job("a", 10, deadline_s=stage.now_s + 0.03))
+        assert isinstance(answer, Result)
+        assert took_ms < 30
+        await asyncio.gather(*flood, *queries)
+
+    play(act, [spec("a")], concurrency=Concurrency(lanes=1, flights=1, spare_lanes=1, small_tokens=32))
+
+
 def test_an_idle_device_tries_even_what_it_believes_it_cannot_do_in_time() -> None:
     """A cost line that went wrong would otherwise never be put right."""
 

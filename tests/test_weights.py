@@ -211,9 +211,12 @@ def test_a_file_that_is_no_whole_checkpoint_is_named(content: bytes, tmp_path: P
 # -- workspace ----------------------------------------------------------------------------------------------------
 
 
+LONGEST_TOKENS = 64
+
+
 def prior(folder: Path, config: Mapping[str, int], dtype: str = "float32") -> int:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    return activation_prior_bytes(folder, dtype)
+    return activation_prior_bytes(folder, dtype, LONGEST_TOKENS)
 
 
 def test_workspace_grows_with_the_width_under_any_of_its_names(tmp_path: Path) -> None:
@@ -239,7 +242,17 @@ def test_without_a_readable_config_a_common_width_is_assumed(content: str | None
     (tmp_path / "config.json").unlink()
     if content is not None:
         (tmp_path / "config.json").write_text(content, encoding="utf-8")
-    assert activation_prior_bytes(tmp_path, "float32") == usual
+    assert activation_prior_bytes(tmp_path, "float32", LONGEST_TOKENS) == usual
+
+
+def test_attention_that_keeps_a_score_for_every_pair_counts_by_the_longest_input(
+    tiny_model: Callable[[str], Path],
+) -> None:
+    linear, pairwise = tiny_model("bert-embedder"), tiny_model("deberta-v2-embedder")
+    short, long = 16, 128
+    assert activation_prior_bytes(linear, "float32", long) == activation_prior_bytes(linear, "float32", short)
+    assert activation_prior_bytes(pairwise, "float32", long) > 2 * activation_prior_bytes(pairwise, "float32", short)
+    assert activation_prior_bytes(pairwise, "bfloat16", long) * 2 == activation_prior_bytes(pairwise, "float32", long)
 
 
 # -- where the files are ------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from runtime.administration import MemoryReport
     from runtime.admission import Decision
     from runtime.delivery import BatchWatcher
+    from runtime.metering import Account
     from runtime.models.base import Vocabulary
     from runtime.registry import ModelSpec, RuntimeConfig
     from runtime.work import Job, Lane, Result, Task
@@ -32,7 +33,9 @@ class Metering(Protocol):
     def observe_candidates(self, model: str, outcome: str, documents: int, /) -> None:
         """Count documents that were to be scored: `scored`, `truncated` (of these) or `capped`."""
 
-    def observe_cost(self, model: str, task: str, device_ms: float, cost_usd: float | None, /) -> None:
+    def observe_cost(
+        self, account: Account, stages_ms: Mapping[str, float], device_ms: float, cost_usd: float | None, /
+    ) -> None:
         """Charge one answered request; `cost_usd` is None where no price is known."""
 
     def observe_render(self, model: str, seconds: float, /) -> None:

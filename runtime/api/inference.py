@@ -12,6 +12,7 @@ from typing import Literal, ParamSpec, TypeVar
 
 from runtime.api.access import log_inference, trace_of
 from runtime.api.contract import Metering
+from runtime.api.cost import stating_cost, wants_cost
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.places import Places
@@ -63,8 +64,10 @@ async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handl
     """What the handler made, or the error it ended in, in the dialect that the record ends up with."""
     try:
         exchange.require_caller()
+        with_cost = wants_cost(exchange)
         answer = await handler(edge, exchange, record)
-        return answer if isinstance(answer, Answer) else Answer(200, (), answer)
+        answer = answer if isinstance(answer, Answer) else Answer(200, (), answer)
+        return stating_cost(answer, record) if with_cost else answer
     except CotenantError as error:
         record.code = error.code
         return problem(error, record.surface)
@@ -83,7 +86,7 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
     if record.render_ms:
         metering.observe_render(record.model, record.render_ms / 1000)
     if record.timings.device_share_ms:
-        metering.observe_cost(record.model, record.task, record.timings.device_share_ms, record.cost_usd)
+        metering.observe_cost(record.account, record.stages_ms, record.timings.device_share_ms, record.cost_usd)
     if record.candidates and record.status == 200:
         metering.observe_candidates(record.model, "scored", record.candidates)
         if record.truncated_inputs:
@@ -122,7 +125,7 @@ async def run_job(
     caller = exchange.require_caller()
     if caller.tenant != job.tenant:
         job = replace(job, tenant=caller.tenant)
-    record.lane = job.lane
+    record.lane, record.tenant = job.lane, caller.tenant
     record.compute = edge.compute(job.model)
     record.inputs = len(job.inputs)
     record.characters = sum(map(characters, job.inputs))

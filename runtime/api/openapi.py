@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from runtime import __version__
-from runtime.api.answers import ERRORS, NULL, STRING, either
+from runtime.api.answers import BOOLEAN, ERRORS, NULL, STRING, either
 from runtime.api.edge import Edge
 from runtime.api.field_shapes import SHAPES
 from runtime.api.operations import OPERATIONS, Operation
@@ -46,6 +46,7 @@ PARAMETERS: Final = {
     "model": ("query", "Which model, for clients whose bodies name none.", STRING),
     "x-model-id": ("header", "The same; anything else that names a model wins over it.", STRING),
     "x-lane": ("header", "`bulk` work gives way to `online` work.", {"type": "string", "enum": ["online", "bulk"]}),
+    "x-include-cost": ("header", "Whether the answer, if it is an object, says what it cost.", BOOLEAN),
 }
 
 

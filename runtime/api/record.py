@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from runtime.api.exchange import Header
 from runtime.api.problems import Dialect
+from runtime.metering import STAGES, Account
 from runtime.work import Lane, Task, Timings
 
 TOKENIZE: Final = "tokenize"
@@ -26,6 +27,8 @@ class Record:
     model: str = UNKNOWN_MODEL
     """The served name once resolved: bounded, because a metric's label is made of it."""
     lane: Lane = Lane.ONLINE
+    tenant: str = "default"
+    """Whose key asked."""
     compute: bytes | None = None
     """`cpu` or `gpu`, once the model's device is known."""
     status: int = CLIENT_GONE
@@ -49,6 +52,18 @@ class Record:
             return None
         return self.timings.device_share_ms / MS_PER_HOUR * self.price_per_hour_usd
 
+    @property
+    def account(self) -> Account:
+        """Whom the request's cost is charged to."""
+        return Account(self.model, self.task, self.lane, self.tenant)
+
+    @property
+    def stages_ms(self) -> dict[str, float]:
+        """Where the request's milliseconds went."""
+        timings = self.timings
+        spent = (timings.prepare_ms, timings.queue_ms, timings.device_ms, timings.deliver_ms, self.render_ms)
+        return dict(zip((*STAGES, "render"), spent, strict=True))
+
     def add(self, part: Record) -> None:
         """Count what a part of the request cost; parts run side by side, so its stages are the longest of them."""
         mine, its = self.timings, part.timings
@@ -60,6 +75,7 @@ class Record:
         self.render_ms += part.render_ms
         if part.model != UNKNOWN_MODEL:
             self.model, self.task, self.lane, self.compute = part.model, part.task, part.lane, part.compute
+            self.tenant = part.tenant
         self.timings = Timings(
             prepare_ms=max(mine.prepare_ms, its.prepare_ms),
             queue_ms=max(mine.queue_ms, its.queue_ms),

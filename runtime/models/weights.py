@@ -26,6 +26,10 @@ NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")
 """Pickles that training leaves beside a checkpoint."""
 WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt")
 HEAD = "lm_head.weight"
+DRY_MARGIN = 1.5
+"""Over a dry run: for what the allocator adds."""
+UNKNOWN_LIMIT = 8192
+"""Tokens of one input to a model whose config names no limit."""
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _MAX_HEADER_BYTES = 100 * 2**20
 
@@ -150,9 +154,27 @@ def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:
     return int(math.prod(entry["shape"])) * size
 
 
-def activation_prior_bytes(folder: Path, dtype: str) -> int:
-    """Predicted workspace of one token, from the checkpoint's config alone."""
-    return activation_bytes_per_token(_config(folder), TORCH_BYTES.get(dtype, 4))
+def activation_prior_bytes(folder: Path, dtype: str, longest_tokens: int) -> int:
+    """Predicted workspace of one token, from the config alone: by its width, or by a dry run where that says more.
+
+    `longest_tokens`: of one input, where the model itself allows no fewer.
+    """
+    # Whoever only looks at files, such as `cotenant download`, does without transformers.
+    from runtime.models.dry_run import dry_bytes_per_token
+
+    item_bytes = TORCH_BYTES.get(dtype, 4)
+    dry = dry_bytes_per_token(folder, min(longest_tokens, _longest_input(folder))) or 0
+    return max(activation_bytes_per_token(_config(folder), item_bytes), int(dry * DRY_MARGIN) * item_bytes // 4)
+
+
+def _longest_input(folder: Path) -> int:
+    """Most tokens of one input, as far as JSON says."""
+    sentence = _read_json(folder / "sentence_bert_config.json")
+    limits = [
+        _config(folder).get("max_position_embeddings"),
+        sentence.get("max_seq_length") if isinstance(sentence, dict) else None,
+    ]
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=UNKNOWN_LIMIT)
 
 
 def find_files(spec: ModelSpec) -> Path:

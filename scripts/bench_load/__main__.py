@@ -11,13 +11,14 @@ import uvloop
 
 from scripts.bench_load.arguments import parse, targets, wants_bare, workloads
 from scripts.bench_load.bare import FORWARDS
+from scripts.bench_load.case import Case, Pace
 from scripts.bench_load.corpus import Corpus, load_corpus
 from scripts.bench_load.figures import Measurement, shown
 from scripts.bench_load.processor import idleness
-from scripts.bench_load.report import counts, machine, table, with_index_share
+from scripts.bench_load.report import beside_alone, counts, machine, table
 from scripts.bench_load.servers import ServerError, serving
 from scripts.bench_load.target import Target
-from scripts.bench_load.workloads import Case, Pace, measure
+from scripts.bench_load.workloads import measure
 
 # A server that takes more than this while idle lowers the other's figures on the same cores.
 IDLE_CORES_LIMIT = 0.05
@@ -59,7 +60,7 @@ def _run(options: Namespace, corpus: Corpus) -> tuple[list[Measurement], list[st
                     measurements.append(_shown(uvloop.run(measure(case))))
             if wants_bare(options):
                 measurements += _bare(options, round_number)
-    return with_index_share(measurements), idle_lines
+    return beside_alone(measurements), idle_lines
 
 
 def _bare(options: Namespace, round_number: int) -> list[Measurement]:

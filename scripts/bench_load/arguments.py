@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench_load.target import Target
-from scripts.bench_load.workloads import RERANKS, WORKLOADS
+from scripts.bench_load.workloads import ON_REQUEST, RERANKS, WORKLOADS
 
 BARE = "bare"
 EXAMPLE = """\
@@ -39,7 +39,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--workload",
         action="append",
         choices=[*WORKLOADS, BARE],
-        help="repeatable; default: all that the other arguments allow. mixed brings index along",
+        help="repeatable; default: all but overload that the other arguments allow. mixed brings index and paced along",
     )
     parser.add_argument("--model-folder", type=Path, help=f"the model's weights, for the workload `{BARE}`")
     parser.add_argument("--encoding", choices=["float", "base64"], default="float", help="encoding_format")
@@ -115,10 +115,10 @@ def targets(options: argparse.Namespace) -> list[tuple[Target, str | None]]:
 
 
 def workloads(options: argparse.Namespace) -> list[str]:
-    """In running order; `index` stands before `mixed`, which is compared with it."""
-    asked = set(options.workload or WORKLOADS) - (frozenset() if options.rerank_model else RERANKS)
+    """In running order; `index` and `paced` stand before `mixed`, which is compared with them."""
+    asked = set(options.workload or WORKLOADS.keys() - ON_REQUEST) - (frozenset() if options.rerank_model else RERANKS)
     if "mixed" in asked:
-        asked.add("index")
+        asked |= {"index", "paced"}
     return [name for name in WORKLOADS if name in asked]
 
 

@@ -14,6 +14,12 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
+    head: bytes = b""
+    """Status line and headers in small letters."""
+
+    def header(self, name: bytes) -> bytes:
+        """A header's value, by its name in small letters; empty where there is none."""
+        return _header(self.head, name)
 
 
 @dataclass
@@ -39,7 +45,7 @@ class Connection:
         length = _header(head, b"content-length")
         body = await (self.reader.readexactly(int(length)) if length else self._chunks())
         self.reusable = _header(head, b"connection") != b"close"
-        return Answer(status, body)
+        return Answer(status, body, head)
 
     async def _chunks(self) -> bytes:
         """The body under `transfer-encoding: chunked` (RFC 9112 §7.1), trailers not expected."""

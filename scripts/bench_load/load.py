@@ -33,6 +33,15 @@ class Exchange(NamedTuple):
     texts: int
     tokens: int
     fault: str | None
+    status: int = 0
+    """0: no whole answer came."""
+    retry_after_s: float | None = None
+    """When the server asks to come back."""
+
+    @property
+    def refused(self) -> bool:
+        """The server said that it has too much to do, or that the deadline passed."""
+        return self.status in (429, 503, 504)
 
 
 @dataclass
@@ -92,10 +101,11 @@ class Load:
         measured = due_s < self.span.end_s
         self._unfinished += measured
         fault: str | None
-        tokens = 0
+        tokens, status, retry_after_s = 0, 0, None
         try:
             answer = await self.pool.exchange(request.payload)
             end_s = time.perf_counter()
+            status, retry_after_s = answer.status, _seconds(answer.header(b"retry-after"))
             tokens = reported_tokens(answer.body)
             fault = self.check.fault(answer, request)
         except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
@@ -103,4 +113,8 @@ class Load:
             fault = f"{type(error).__name__}: {error}"
         finally:
             self._unfinished -= measured
-        return Exchange(due_s, end_s, request.texts, tokens, fault)
+        return Exchange(due_s, end_s, request.texts, tokens, fault, status, retry_after_s)
+
+
+def _seconds(header: bytes) -> float | None:
+    return float(header) if header.strip().isdigit() else None

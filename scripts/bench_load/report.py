@@ -23,24 +23,37 @@ FIGURES = {
     "queries": "queries measured",
     "query_p50_ms": "query p50 ms",
     "query_p95_ms": "query p95 ms",
+    "query_p95_over_alone": "query p95 over `paced` alone",
+    "idle_p50_ms": "one at a time, p50 ms",
+    "capacity_per_s": "requests/s at capacity",
+    "offered_per_s": "requests/s offered",
+    "accepted_per_s": "requests/s accepted and answered",
+    "accepted_p50_ms": "accepted, p50 ms",
+    "accepted_p99_ms": "accepted, p99 ms",
+    "refused_p50_ms": "refused, p50 ms",
+    "refused_p95_ms": "refused, p95 ms",
+    "refused": "refused",
+    "without_retry_after": "of these without Retry-After",
+    "expired": "accepted, then too late (504)",
+    "recovered_ms": "ms after it until one takes no more than twice the idle p50",
 }
 
 
 # Shown beside each other, but no ratio says anything.
-NOT_COMPARED = {"usage_per_s", "queries", "polls"}
+BESIDE = (("texts_per_s", "index_share", "index"), ("query_p95_ms", "query_p95_over_alone", "paced"))
+"""A figure of `mixed`, the name of its share, and the workload that measures it alone."""
+NOT_COMPARED = {"usage_per_s", "queries", "polls", "offered_per_s", "refused", "without_retry_after", "expired"}
 
 
-def with_index_share(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Adds to each `mixed` its index rate over the same round's `index` alone."""
-    alone = {
-        (each.target, each.round): each.figures.get("texts_per_s", 0.0)
-        for each in measurements
-        if each.workload == "index"
-    }
+def beside_alone(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Adds to each `mixed` its index rate and its query p95 over those of the same round's `index` and `paced`."""
+    alone = {(each.target, each.round, each.workload): each.figures for each in measurements}
     for each in measurements:
-        rate_alone = alone.get((each.target, each.round))
-        if each.workload == "mixed" and rate_alone:
-            each.figures["index_share"] = each.figures["texts_per_s"] / rate_alone
+        if each.workload == "mixed":
+            for figure, share, workload in BESIDE:
+                of_alone = alone.get((each.target, each.round, workload), {}).get(figure)
+                if of_alone:
+                    each.figures[share] = each.figures[figure] / of_alone
     return list(measurements)
 
 

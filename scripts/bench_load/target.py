@@ -55,6 +55,11 @@ class Target:
     def indexing(self, texts: Sequence[str]) -> PreparedRequest:
         return self._prepare(texts, bulk=self.bulk_lane)
 
+    def urgent(self, texts: Sequence[str], deadline_ms: int) -> PreparedRequest:
+        """An online request whose answer is of no use after `deadline_ms`, for a server that knows deadlines."""
+        content = {"model": self.model, "input": list(texts), "encoding_format": self.encoding, **self.fields}
+        return PreparedRequest(self._payload(self.path, content, [f"x-deadline-ms: {deadline_ms}"]), len(texts))
+
     def reranking(self, query: str, documents: Sequence[str]) -> PreparedRequest:
         content = {"model": self.rerank_model, "query": query, "documents": list(documents)}
         return PreparedRequest(self._payload(self.rerank_path, content), len(documents), ranks=True)

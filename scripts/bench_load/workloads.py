@@ -3,15 +3,16 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import count, cycle
 
-from scripts.bench_load.corpus import SEED, Corpus
+from scripts.bench_load.case import Case, Figures, Run
+from scripts.bench_load.corpus import SEED
 from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
 from scripts.bench_load.load import Exchange, Load, Span
+from scripts.bench_load.overload import overload
 from scripts.bench_load.processor import CoreWatch
-from scripts.bench_load.target import PreparedRequest, Target
+from scripts.bench_load.target import PreparedRequest
 
 INDEX_IN_FLIGHT = 4
 MIXED_QUERIES_PER_S = 20.0
@@ -23,30 +24,6 @@ RERANK_CANDIDATES = 50
 # After the span every measured request is waited for; a server that answers none of them ends the run.
 DRAIN_LIMIT_S = 120.0
 FAULT_SAMPLES = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How long each measurement takes: the load runs `warmup_s` before anything counts."""
-
-    warmup_s: float
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One measurement to be made; `dimensions` is the length of the target's vectors."""
-
-    workload: str
-    target: Target
-    dimensions: int
-    corpus: Corpus
-    pace: Pace
-    round: int
-
-
-Figures = dict[str, float]
-Run = Callable[[Case, Load], Coroutine[None, None, tuple[Figures, list[Exchange]]]]
 
 
 async def measure(case: Case) -> Measurement:
@@ -99,6 +76,12 @@ async def _index(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     return _index_figures(exchanges, load.span), exchanges
 
 
+async def _paced(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
+    queries = cycle([case.target.query(text) for text in case.corpus.queries])
+    exchanges = await load.open_loop(queries, _arrivals_s(case.round))
+    return _query_figures(within(exchanges, load.span)), exchanges
+
+
 async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     indexing = cycle([case.target.indexing(texts) for texts in case.corpus.requests])
     queries = cycle([case.target.query(text) for text in case.corpus.queries])
@@ -106,12 +89,7 @@ async def _mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
         bulk = loads.create_task(load.closed_loop(indexing, INDEX_IN_FLIGHT))
         online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
     measured = within(online.result(), load.span)
-    figures = {
-        "queries": len(measured),
-        "query_p50_ms": latency_ms(measured, 0.50),
-        "query_p95_ms": latency_ms(measured, 0.95),
-        **_index_figures(bulk.result(), load.span),
-    }
+    figures = {**_query_figures(measured), **_index_figures(bulk.result(), load.span)}
     return figures, [*online.result(), *bulk.result()]
 
 
@@ -126,12 +104,7 @@ async def _rerank_mixed(case: Case, load: Load) -> tuple[Figures, list[Exchange]
         reranks = loads.create_task(load.closed_loop(_rerank_requests(case), RERANK_CLIENTS))
         online = loads.create_task(load.open_loop(queries, _arrivals_s(case.round)))
     measured = within(online.result(), load.span)
-    figures = {
-        "queries": len(measured),
-        "query_p50_ms": latency_ms(measured, 0.50),
-        "query_p95_ms": latency_ms(measured, 0.95),
-        **_rerank_figures(reranks.result(), load.span),
-    }
+    figures = {**_query_figures(measured), **_rerank_figures(reranks.result(), load.span)}
     return figures, [*online.result(), *reranks.result()]
 
 
@@ -175,6 +148,14 @@ def _rerank_figures(exchanges: list[Exchange], span: Span) -> Figures:
     }
 
 
+def _query_figures(measured: list[Exchange]) -> Figures:
+    return {
+        "queries": len(measured),
+        "query_p50_ms": latency_ms(measured, 0.50),
+        "query_p95_ms": latency_ms(measured, 0.95),
+    }
+
+
 def _index_figures(exchanges: list[Exchange], span: Span) -> Figures:
     tokens_per_s = rate_per_s(exchanges, span, tokens=True)
     reported = {"usage_per_s": tokens_per_s} if tokens_per_s else {}
@@ -195,10 +176,14 @@ WORKLOADS: dict[str, Run] = {
     "query-8": _queries(8),
     "query-32": _queries(32),
     "index": _index,
+    "paced": _paced,
     "mixed": _mixed,
     "health": _health,
     "rerank": _rerank,
     "rerank-mixed": _rerank_mixed,
+    "overload": overload,
 }
 RERANKS = frozenset({"rerank", "rerank-mixed"})
 """Workloads that need a reranker on every server."""
+ON_REQUEST = frozenset({"overload"})
+"""Workloads that run only where they are asked for: a server that refuses nothing needs minutes to recover."""

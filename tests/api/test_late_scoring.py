@@ -94,7 +94,7 @@ def test_what_it_cost_is_the_sum_of_the_three_jobs(client: TestClient, engine: F
     assert headers["x-compute-tokens"] == "14"
     assert headers["x-truncated-inputs"] == "3", "one of each, says the fake"
     assert headers["x-compute-characters"] == str(len(QUERY) + len("cd e f"))
-    assert {(model, task) for model, task, *_ in engine.metering.costs} == {(MODEL, "rerank")}
+    assert [account for account, *_ in engine.metering.costs] == [(MODEL, "rerank", "online", "default")]
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,8 @@ def test_candidates_device_time_and_price_are_in_the_headers(ranker: TestClient,
     assert (headers["x-device-ms"], headers["x-cost-usd"]) == ("12.500", "0.0000125000")
     assert headers["x-compute-characters"] == str(sum(1 + len(document) for document in DOCUMENTS))
     assert ranking_engine.metering.candidates == [(MODEL, "scored", 4), (MODEL, "truncated", 2)]
-    [(model, task, device_ms, cost_usd)] = ranking_engine.metering.costs
-    assert (model, task, device_ms) == (MODEL, "rerank", 12.5)
+    [(account, device_ms, cost_usd)] = ranking_engine.metering.costs
+    assert (account, device_ms) == ((MODEL, "rerank", "online", "default"), 12.5)
     assert cost_usd == pytest.approx(12.5e-6)
 
 
@@ -144,7 +144,7 @@ def test_no_price_no_dollars() -> None:
         headers = client.post("/rerank", json={"query": "q", "texts": ["a"]}).headers
     assert headers["x-device-ms"] == "12.500"
     assert "x-cost-usd" not in headers
-    assert engine.metering.costs == [("owner/letters", "rerank", 12.5, None)]
+    assert engine.metering.costs == [(("owner/letters", "rerank", "online", "default"), 12.5, None)]
 
 
 def test_what_is_over_the_cap_is_counted_as_capped(ranking_engine: FakeEngine) -> None:

@@ -18,8 +18,9 @@ from tests.server.conftest import MINILM, Server, Start
 from tests.server.scraping import models, total
 
 MIB = 2**20
-ROOM_FOR_ONE_BYTES = 150 * MIB
-"""Beside the base and two tiny models: for MiniLM (87 MiB and its batches) once."""
+ROOM_FOR_ONE_BYTES = 200 * MIB
+"""Beside the base and two tiny models: for MiniLM (87 MiB and its batches) once, and for what the libraries take for
+themselves with the first models (some 50 MiB), which is in the process but not in the books."""
 ALIKE = 0.02
 ROUNDS = 20
 CYCLES = 20

@@ -47,12 +47,17 @@ class Overload:
             left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
             if left_ms <= 0.0:
                 raise DeadlineExceeded(DEADLINE_PASSED)
-            most_ms = min(most_ms, left_ms * SHARE_OF_DEADLINE)
-            if ahead_ms > 0.0:  # into an empty queue it is tried, however long a batch is thought to take
-                ahead_ms += self._own_ms(worker, job, small)
+            most_ms = self._most_ahead_ms(most_ms, left_ms * SHARE_OF_DEADLINE, self._own_ms(worker, job, small))
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
+
+    def _most_ahead_ms(self, most_ms: float, usable_ms: float, own_ms: float) -> float:
+        """How much may be ahead of a job that has `usable_ms` left and takes `own_ms` itself.
+
+        What no empty queue would answer in time is tried as there: coming back later would not help it.
+        """
+        return min(most_ms, usable_ms - own_ms if own_ms <= usable_ms else usable_ms)
 
     def _own_ms(self, worker: Worker, job: Job, small: bool) -> float:
         """Predicted time from the start of the first batch with inputs of `job` to the end of its last one."""

@@ -90,6 +90,20 @@ def test_beside_other_work_a_job_s_own_work_counts_against_its_deadline() -> Non
     play(act, [spec("a")])
 
 
+def test_what_is_longer_than_its_deadline_by_itself_is_answered_alike_beside_work_and_without() -> None:
+    """Come back later, it would be no better off."""
+
+    async def act(stage: Stage) -> None:
+        for running in ([], [asyncio.create_task(stage.engine.run(job("a", 10)))]):
+            await asyncio.sleep(0.001)
+            answer, took_ms = await outcome(stage, job("a", *[500] * 80, deadline_s=stage.now_s + 0.7))
+            assert isinstance(answer, DeadlineExceeded)
+            assert took_ms == pytest.approx(700, abs=10)
+            await asyncio.gather(*running)
+
+    play(act, [spec("a")])
+
+
 def test_a_query_that_waits_for_queries_only_is_not_refused_for_what_waits_beside_them() -> None:
     async def act(stage: Stage) -> None:
         flood = [asyncio.create_task(stage.engine.run(job("a", *[500] * 10))) for _ in range(2)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.batch import Batch
 from runtime.devices.base import Concurrency
 from runtime.devices.simulated import Fault
 from runtime.errors import CotenantError
@@ -107,8 +108,12 @@ def check_batches(stage: Stage, concurrency: Concurrency) -> None:
     """First in, first out within each line; no batch over its budget; no input twice."""
     taken: dict[tuple[str, Lane, bool], list[tuple[float, int]]] = defaultdict(list)
     seen: set[int] = set()
+
     # Batches are noted as they land: of two that were formed at one moment, the later line may land first.
-    for batch in sorted(stage.batches, key=lambda each: (each.taken_s, each.entries[0].queued_s)):
+    def formed(batch: Batch) -> tuple[float, float, int]:
+        return batch.taken_s, batch.entries[0].queued_s, batch.entries[0].index
+
+    for batch in sorted(stage.batches, key=formed):
         assert batch.entries
         budget = concurrency.spare_batch_tokens if batch.spare else BUDGET
         assert batch.tokens <= budget or len(batch.entries) == 1

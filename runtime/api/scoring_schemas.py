@@ -5,7 +5,7 @@ Fields and their meanings are those of Cohere, Jina, Voyage, Infinity, TEI and v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -91,11 +91,15 @@ class RerankRequest(PairRequest):
     return_documents: bool = Field(False, validation_alias=AliasChoices("return_documents", "return_text"))
 
 
+QUERY_NAMES = ("queries", "data_1", "text_1")
+DOCUMENT_NAMES = ("documents", "items", "data_2", "text_2")
+
+
 class ScoreRequest(PairRequest):
     """The body of vLLM's `/score`."""
 
-    queries: Any = Field(validation_alias=AliasChoices("queries", "data_1", "text_1"))
-    documents: Any = Field(validation_alias=AliasChoices("documents", "items", "data_2", "text_2"))
+    queries: Any = Field(validation_alias=AliasChoices(*QUERY_NAMES))
+    documents: Any = Field(validation_alias=AliasChoices(*DOCUMENT_NAMES))
 
 
 class ClassifyRequest(ScoringRequest):
@@ -116,26 +120,44 @@ def documents_of(value: object, name: str, max_documents: int, blind: Blindness)
     `blind`: why they can't be pictures, which then raise UnsupportedCapability.
     """
     items = listed(value, name)
+    refuse_documents(items, name, max_documents)
+    return all_documents(items, name, blind)
+
+
+def refuse_documents(items: list[Any], name: str, max_documents: int) -> None:
+    """Raises TooManyDocuments, with both numbers."""
     if len(items) > max_documents:
         raise TooManyDocuments(
             f"{name} holds {len(items)} documents, this server takes at most {max_documents} in one request", param=name
         )
-    return all_documents(items, name, blind)
 
 
-def candidates_of(request: ScoreRequest, max_inputs: int, blind: Blindness) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What the caller calls the two lists of a `/score`."""
+
+    queries: str
+    documents: str
+
+    @classmethod
+    def of(cls, fields: Mapping[str, object]) -> Sides:
+        """The names that stand in the body."""
+        return cls(*(next(filter(fields.__contains__, names), names[0]) for names in (QUERY_NAMES, DOCUMENT_NAMES)))
+
+
+def candidates_of(request: ScoreRequest, sides: Sides, max_documents: int, blind: Blindness) -> list[Candidate]:
     """The pairs of a `/score`: 1:1, one query with each document, or one to one. Raises InvalidRequest's kinds."""
-    queries, documents = listed(request.queries, "queries"), listed(request.documents, "documents")
+    queries, documents = listed(request.queries, sides.queries), listed(request.documents, sides.documents)
     if len(queries) != len(documents) and len(queries) != 1:
         raise InvalidRequest(
-            f"{len(queries)} queries and {len(documents)} documents: give one query, or as many as documents",
-            param="queries",
+            f"{len(queries)} {sides.queries} and {len(documents)} {sides.documents}: give one of the first, or as many",
+            param=sides.queries,
         )
-    refuse_many(documents, "documents", max_inputs)
-    read = all_texts(queries, "queries")
+    refuse_documents(documents, sides.documents, max_documents)
+    read = all_texts(queries, sides.queries)
     if len(read) == 1:
         read *= len(documents)
-    halves = zip(read, all_documents(documents, "documents", blind), strict=True)
+    halves = zip(read, all_documents(documents, sides.documents, blind), strict=True)
     return [Candidate(query, document) for query, document in halves]
 
 

@@ -18,7 +18,7 @@ from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
 from runtime.api.scoring import Compared, blindness, candidates, read_pairs, scored, scoring_model
-from runtime.api.scoring_schemas import Candidate, ClassifyRequest, ScoreRequest, candidates_of, listed, texts_of
+from runtime.api.scoring_schemas import Candidate, ClassifyRequest, ScoreRequest, Sides, candidates_of, listed, texts_of
 from runtime.api.tensors import render
 from runtime.registry import ModelSpec
 from runtime.work import Input, Result, Task
@@ -36,9 +36,10 @@ async def answer_score(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     request = validated(ScoreRequest, fields)
     record.candidates = candidates(request.documents)
     model = scoring_model(edge, exchange, record, request.model)
-    pairs = candidates_of(request, edge.limits.max_inputs, blindness(edge, exchange, request.model, model))
-    queries = places_of("queries", request.queries if len(listed(request.queries, "queries")) > 1 else None)
-    compared = Compared(pairs, queries, places_of("documents", request.documents))
+    sides = Sides.of(fields)
+    pairs = candidates_of(request, sides, edge.limits.max_documents, blindness(edge, exchange, request.model, model))
+    queries = places_of(sides.queries, request.queries if len(listed(request.queries, sides.queries)) > 1 else None)
+    compared = Compared(pairs, queries, places_of(sides.documents, request.documents))
     result = await read_pairs(edge, exchange, record, request, model, compared)
     started = time.perf_counter()
     size_bytes = sum(row.nbytes for row in result.rows)

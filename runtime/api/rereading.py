@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
+from runtime.api.keys import entries_of_file
 from runtime.errors import CotenantError
 from runtime.registry import RuntimeConfig, Section
 
@@ -34,6 +35,7 @@ class Rereading:
         """`read`: the configuration as it stands. Raises ConfigurationError."""
         self._engine = engine
         self._read = read
+        self._keys = entries_of_file(engine.config.server.keys_file)
         self._task: asyncio.Task[None] | None = None
         self._again = False
 
@@ -52,6 +54,8 @@ class Rereading:
         try:
             config = await asyncio.to_thread(self._read)
             ignored = ignored_changes(self._engine.config, config)
+            if entries_of_file(config.server.keys_file) != self._keys and "server.keys_file" not in ignored:
+                ignored.append("what server.keys_file holds")
             if ignored:
                 log.warning("these changes need a restart: %s", ", ".join(ignored))
             await self._engine.reconfigure(config)

@@ -45,6 +45,12 @@ def assert_close(found: ArrayLike, expected: ArrayLike) -> None:
     np.testing.assert_allclose(np.asarray(found, np.float64), np.asarray(expected, np.float64), atol=FP32, rtol=0)
 
 
+def assert_close_by_length(found: ArrayLike, expected: ArrayLike) -> None:
+    """Vectors `(items, dim)` of any length, equal within what is promised of it."""
+    lengths = np.linalg.norm(np.atleast_2d(np.asarray(expected, np.float64)), axis=1, keepdims=True)
+    assert_close(np.atleast_2d(np.asarray(found, np.float64)) / lengths, np.atleast_2d(expected) / lengths)
+
+
 def assert_rows_close(found: Sequence[ArrayLike], expected: Sequence[Vectors]) -> None:
     """Each multi-vector has the reference's rows, and no other."""
     assert len(found) == len(expected)

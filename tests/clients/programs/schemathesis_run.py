@@ -13,6 +13,8 @@ from schemathesis.cli import schemathesis as command_line
 given = json.load(sys.stdin)
 MOST_ERROR_BYTES = 2048
 SHORTEST_ECHO = 6
+OUR_WORDS = frozenset({"base64"})
+"""Values of ours that messages use, too."""
 """Characters: a shorter text may stand in a message by chance."""
 CHECKS = (
     "response_schema_conformance",
@@ -63,7 +65,8 @@ def has_small_errors_that_repeat_nothing(context: Any, response: Any, case: Any)
         raise AssertionError(f"an error of {len(response.content)} bytes")
     said = response.content.decode("utf-8", "replace")
     for text in texts_of(case.body):
-        if len(text) >= SHORTEST_ECHO and text not in given["models"] and text in said:
+        known = text in OUR_WORDS or text in given["models"]
+        if len(text) >= SHORTEST_ECHO and not known and text in said:
             raise AssertionError("an error repeats the input")
 
 

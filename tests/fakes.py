@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,6 +187,18 @@ class FakeEngine:
         self.logits: dict[Task, Callable[[Input], Sequence[float]]] = {Task.RERANK: relevance, Task.CLASSIFY: mood}
         self.heads = dict(HEADS)
         self.gate: asyncio.Event | None = None
+
+    @classmethod
+    def of_all_tasks(cls) -> Self:
+        """One model of each task, so that no body needs to name one; the one for multi-vectors sees."""
+        engine = cls(
+            spec("owner/letters", default=True),
+            spec("owner/rows", task="multi_vector"),
+            spec("owner/ranker", task="rerank"),
+            spec("owner/moods", task="classify"),
+        )
+        engine.statuses[1] = dataclasses.replace(engine.statuses[1], modalities=("text", "image"))
+        return engine
 
     @property
     def admin(self) -> Administration:

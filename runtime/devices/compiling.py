@@ -35,7 +35,7 @@ class NotCompiled(Exception):
 
 def load_kernel(source: Path, flags: Sequence[str]) -> None:
     """Register the operators of `source` with torch; compiled on first use, for seconds. Raises NotCompiled."""
-    compiler = _compiler()
+    compiler = find_compiler()
     command = [compiler, *SHARED_LIBRARY, *flags, f"-I{TORCH / 'include'}"]
     library = cache_folder().parent / "kernels" / f"{source.stem}-{_fingerprint(source, command)}.so"
     try:
@@ -46,7 +46,8 @@ def load_kernel(source: Path, flags: Sequence[str]) -> None:
         raise NotCompiled(_reason(error)) from error
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """Its path. Raises NotCompiled where there is none."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else COMPILERS
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -26,14 +27,15 @@ COMPILER_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mavx512f", "-mavx512bw", "-mavx5
 BLOCK = 32
 """Numbers on a block's side; layers that are smaller would mostly multiply padding."""
 TILE_COLUMNS = 16
-PRODUCTS = {2: 3, 3: 6}
-"""Parts of a number, and bfloat16 products for one in fp32; the faster first."""
 
 
 class SplitLinear(torch.nn.Linear):
     """A Linear layer whose `weight` holds the parts as bytes, in the kernel's order."""
 
-    parts: int
+    parts: ClassVar[int]
+    """Of a number."""
+    products: ClassVar[int]
+    """In bfloat16 for one in fp32."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """`(..., in_features)` to `(..., out_features)`, fp32."""
@@ -41,22 +43,39 @@ class SplitLinear(torch.nn.Linear):
         return y
 
 
+class TwoParts(SplitLinear):
+    """Near to fp32."""
+
+    parts = 2
+    products = 3
+
+
+class ThreeParts(SplitLinear):
+    """As exact as fp32."""
+
+    parts = 3
+    products = 6
+
+
+KINDS: tuple[type[SplitLinear], ...] = (TwoParts, ThreeParts)
+"""The faster first."""
+
+
 class SplitProducts(LayerSwap):
     """Makes Linear layers SplitLinear, in place: whoever else refers to a layer has it changed, too."""
 
-    def __init__(self, layers: Sequence[torch.nn.Linear], parts: int) -> None:
-        self.name = f"fp32 products as {PRODUCTS[parts]} of bfloat16"
+    def __init__(self, layers: Sequence[torch.nn.Linear], kind: type[SplitLinear]) -> None:
+        self.name = f"fp32 products as {kind.products} of bfloat16"
         self._layers = layers
-        self._parts = parts
+        self._kind = kind
         self._weights: list[torch.Tensor] = []
 
     def apply(self) -> None:
         """See LayerSwap."""
         self._weights = [layer.weight for layer in self._layers]
         for layer in self._layers:
-            layer.weight = torch.nn.Parameter(arranged(layer.weight, self._parts), requires_grad=False)
-            layer.__class__ = SplitLinear
-            layer.parts = self._parts  # type: ignore[assignment]
+            layer.weight = torch.nn.Parameter(arranged(layer.weight, self._kind.parts), requires_grad=False)
+            layer.__class__ = self._kind
 
     def undo(self) -> None:
         """See LayerSwap."""
@@ -75,7 +94,7 @@ def swaps_for(module: torch.nn.Module, spare_bytes: int) -> Sequence[LayerSwap]:
     if not layers or not available():
         return ()
     part_bytes = sum(layer.weight.numel() for layer in layers) * torch.bfloat16.itemsize
-    return [SplitProducts(layers, parts) for parts in PRODUCTS if parts * part_bytes <= spare_bytes]
+    return [SplitProducts(layers, kind) for kind in KINDS if kind.parts * part_bytes <= spare_bytes]
 
 
 def arranged(weight: torch.Tensor, parts: int) -> torch.Tensor:
@@ -106,12 +125,16 @@ def _splittable(module: torch.nn.Module) -> list[torch.nn.Linear]:
     ]
 
 
+def has_amx() -> bool:
+    """Whether the processor has what the kernel is compiled for, and the operating system lets this process use it."""
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return all(capabilities.get(name) for name in PROCESSOR) and torch.cpu._init_amx()
+
+
 @cache
 def available() -> bool:
     """Whether this process can run the kernel; the reason why not is logged once."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    # The operating system gives a process AMX when it asks for it.
-    if not all(capabilities.get(name) for name in PROCESSOR) or not torch.cpu._init_amx():
+    if not has_amx():
         return False
     try:
         load_kernel(SOURCE, COMPILER_FLAGS)

@@ -33,7 +33,7 @@ class PeakBytes(TorchDispatchMode):
     """The most bytes that tensors made within the block held at one time. In this thread alone."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.peak = 0
         self._live = 0
         self._seen: set[int] = set()

@@ -40,12 +40,12 @@ class FirstTokensOnly(LayerSwap):
         self._gate = None
 
 
-def first_tokens(plan_boundaries: torch.Tensor, tokens: int) -> torch.Tensor:
+def first_tokens(boundaries: torch.Tensor, tokens: int) -> torch.Tensor:
     """Places of the first tokens, `(items,)`, int64.
 
     Boundaries may repeat at the end of the row (unused slots of a captured graph); their places mean nothing.
     """
-    return plan_boundaries[:-1].long().clamp(max=tokens - 1)
+    return boundaries[:-1].long().clamp(max=tokens - 1)
 
 
 def module_after_attention(backbone: torch.nn.Module) -> torch.nn.Module | None:

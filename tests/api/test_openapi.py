@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from runtime.api.operations import OPERATIONS
 from runtime.cli import app
 from runtime.registry import ServerSettings
 from tests.api.schema_check import complaints
-from tests.fakes import FakeEngine, spec
+from tests.fakes import FakeEngine
 from tests.test_docs import routes
 
 API: dict[str, Any] = json.loads(document())
@@ -51,18 +50,6 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 POSTS = [(path, each) for _, path, each in operations() if "requestBody" in each]
-
-
-def engine_of_all() -> FakeEngine:
-    """One model of each task, so that no body needs to name one."""
-    engine = FakeEngine(
-        spec("owner/letters", default=True),
-        spec("owner/rows", task="multi_vector"),
-        spec("owner/ranker", task="rerank"),
-        spec("owner/moods", task="classify"),
-    )
-    engine.statuses[1] = replace(engine.statuses[1], modalities=("text", "image"))
-    return engine
 
 
 def test_every_route_is_in_it_and_no_other() -> None:
@@ -109,7 +96,7 @@ def test_it_holds_nothing_of_the_code_and_nothing_from_elsewhere() -> None:
 @pytest.mark.parametrize(("path", "operation"), POSTS, ids=[path for path, _ in POSTS])
 def test_the_example_is_answered_as_the_document_says(path: str, operation: dict[str, Any]) -> None:
     body = operation["requestBody"]["content"]["application/json"]
-    client = TestClient(build_app(engine_of_all()))
+    client = TestClient(build_app(FakeEngine.of_all_tasks()))
     response = client.post(path, json=body["example"])
     answer = operation["responses"].get("200")
     if answer is None:
@@ -123,7 +110,7 @@ def test_the_example_is_answered_as_the_document_says(path: str, operation: dict
 @pytest.mark.parametrize("path", [path for method, path, _ in operations() if method == "get"])
 def test_what_is_asked_without_a_body_is_answered_as_the_document_says(path: str) -> None:
     operation = API["paths"][path]["get"]
-    client = TestClient(build_app(engine_of_all()))
+    client = TestClient(build_app(FakeEngine.of_all_tasks()))
     response = client.get(path.replace("{model_id}", "owner/letters"))
     answer = operation["responses"][str(response.status_code)]
     if "content" in answer:
@@ -135,7 +122,7 @@ def test_what_is_asked_without_a_body_is_answered_as_the_document_says(path: str
 
 @pytest.mark.parametrize(("path", "operation"), POSTS, ids=[path for path, _ in POSTS])
 def test_every_error_has_the_form_that_the_document_says(path: str, operation: dict[str, Any]) -> None:
-    client = TestClient(build_app(engine_of_all()))
+    client = TestClient(build_app(FakeEngine.of_all_tasks()))
     response = client.post(path, content=b"{", headers={"content-type": "application/json"})
     assert response.status_code == 400
     schema = operation["responses"]["default"]["content"]["application/json"]["schema"]

@@ -13,7 +13,7 @@ from runtime.api.app import build_app
 from runtime.errors import CotenantError, ForwardFailed, InputTooLong
 from runtime.work import Job, Result
 from tests.api.test_picture_inputs import BASE64
-from tests.fakes import FakeEngine, spec
+from tests.fakes import FakeEngine
 
 LONG = "too long"
 MULTI = {"model": "owner/rows"}
@@ -69,17 +69,6 @@ class Failing(FakeEngine):
         return await super().run(job)
 
 
-def engine() -> Failing:
-    made = Failing(
-        spec("owner/letters", default=True),
-        spec("owner/rows", task="multi_vector"),
-        spec("owner/ranker", task="rerank"),
-        spec("owner/moods", task="classify"),
-    )
-    made.statuses[1] = replace(made.statuses[1], modalities=("text", "image"))
-    return made
-
-
 def texts_of(value: Any) -> Iterator[str]:
     """Every text in an answer's JSON."""
     if isinstance(value, dict):
@@ -94,7 +83,7 @@ def texts_of(value: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize(("path", "body", "place"), CASES, ids=[f"{path} {place}" for path, _, place in CASES])
 def test_an_input_that_is_too_long_is_named_as_the_caller_names_it(path: str, body: dict[str, Any], place: str) -> None:
-    response = TestClient(build_app(engine())).post(path, json=body)
+    response = TestClient(build_app(Failing.of_all_tasks())).post(path, json=body)
     assert response.status_code in (400, 422)
     answer = response.json()
     assert f"{place} has 600 tokens; the limit is 512" in set(texts_of(answer))
@@ -103,7 +92,7 @@ def test_an_input_that_is_too_long_is_named_as_the_caller_names_it(path: str, bo
 
 
 def test_a_failed_input_is_named_too_and_no_field_is_blamed() -> None:
-    failing = engine()
+    failing = Failing.of_all_tasks()
     failing.kind = ForwardFailed
     response = TestClient(build_app(failing)).post("/v1/rerank", json={"query": "a", "documents": ["b", LONG]})
     assert response.status_code == 500
@@ -124,7 +113,7 @@ def test_a_failed_input_is_named_too_and_no_field_is_blamed() -> None:
     ],
 )
 def test_a_picture_that_is_no_picture_is_named_by_its_place(path: str, body: dict[str, Any], place: str) -> None:
-    response = TestClient(build_app(engine())).post(path, json={**MULTI, **body})
+    response = TestClient(build_app(Failing.of_all_tasks())).post(path, json={**MULTI, **body})
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["message"].startswith(f"{place}: ")
@@ -133,7 +122,7 @@ def test_a_picture_that_is_no_picture_is_named_by_its_place(path: str, body: dic
 
 @pytest.mark.parametrize(("path", "field"), [("/v1/embeddings", "input"), ("/embed", "inputs")])
 def test_token_ids_are_refused_in_the_field_that_has_them(path: str, field: str) -> None:
-    response = TestClient(build_app(engine())).post(path, json={field: [[1, 2]]})
+    response = TestClient(build_app(Failing.of_all_tasks())).post(path, json={field: [[1, 2]]})
     assert response.status_code in (400, 422)
     assert any(text.startswith(f"{field} must be text: token ids") for text in texts_of(response.json()))
 
@@ -144,20 +133,20 @@ PICTURES = {"query": "a", "documents": ["b", {"image": BASE64}]}
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank", "/score"])
 def test_pictures_without_a_model_are_told_which_models_see(path: str) -> None:
     body = {**PICTURES, "queries": "a"}
-    answer = TestClient(build_app(engine())).post(path, json=body).json()
+    answer = TestClient(build_app(Failing.of_all_tasks())).post(path, json=body).json()
     assert answer["error"]["code"] == "unsupported_capability"
     assert answer["error"]["message"] == (
         "documents[1] must be text: no model is named, and owner/ranker, which is meant then, reads nothing else;"
         " name one that sees: owner/rows"
     )
-    named = TestClient(build_app(engine())).post(path, json={**body, "model": "owner/ranker"}).json()
+    named = TestClient(build_app(Failing.of_all_tasks())).post(path, json={**body, "model": "owner/ranker"}).json()
     assert named["error"]["message"] == (
         "documents[1] must be text: owner/ranker reads nothing else; name one that sees: owner/rows"
     )
 
 
 def test_pictures_where_no_model_sees() -> None:
-    blind = engine()
+    blind = Failing.of_all_tasks()
     blind.statuses[1] = replace(blind.statuses[1], modalities=("text",))
     answer = TestClient(build_app(blind)).post("/v1/rerank", json=PICTURES).json()
     assert answer["error"]["message"].endswith("; no model here compares pictures")

@@ -110,9 +110,8 @@ class Loader:
         model.unpark()
 
     def let_go(self, model: Model) -> None:
-        """Close `model` and give its weights' memory back; the rest comes with `sweep`, once nobody refers to it."""
+        """Close `model`. Its memory goes back with `sweep`, once nobody refers to it."""
         model.close()
-        self._device.release_cache()
 
     def sweep(self) -> None:
         """Collect what only cycles hold (a tokenizer is megabytes outside Python), then hand freed memory back.

@@ -260,7 +260,6 @@ class Residency:
         if not later:
             worker.footprint = Footprint()
             await self._let_go_parked(worker)
-            await self._loader.run(self._loader.sweep)
         outcome = "no_room" if later else "failed"
         self._metering.observe_load(worker.spec.name, self._rules.now_s() - self._loading_since_s, outcome)
 
@@ -282,7 +281,7 @@ class Residency:
         if parked is not None:
             await self._loader.run(self._loader.let_go, parked)
             del parked
-            await self._loader.run(self._loader.sweep)
+        await self._loader.run(self._loader.sweep)
 
     # -- what is true now ---------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class _Place:
     tokens: int = 0
     drain_ms: float = 0.0
     small_ms: float = 0.0
+    patient_ms: float = 0.0
     lines: list[Waiting] = field(default_factory=list)
 
 
@@ -37,6 +38,7 @@ class _Sums:
     tokens: int = 0
     drain_ms: float = 0.0
     small_ms: float = 0.0
+    patient_ms: float = 0.0
 
     def count(self, place: _Place) -> None:
         """Put what waits there now in place of what was counted before."""
@@ -44,12 +46,15 @@ class _Sums:
         items, tokens = queue.items(lane), queue.tokens(lane)
         drain_ms = cost.drain_ms(tokens, place.worker.batch_tokens)
         small_ms = cost.ms_per_token * queue.tokens(lane, small=True)
+        patient_ms = cost.ms_per_token * queue.patient_tokens(lane)
         self.items += items - place.items
         self.tokens += tokens - place.tokens
         # An empty lane's sums are zero, and not what rounding has left of them.
         self.drain_ms = self.drain_ms + drain_ms - place.drain_ms if self.items else 0.0
         self.small_ms = self.small_ms + small_ms - place.small_ms if self.items else 0.0
-        place.items, place.tokens, place.drain_ms, place.small_ms = items, tokens, drain_ms, small_ms
+        self.patient_ms = self.patient_ms + patient_ms - place.patient_ms if self.items else 0.0
+        place.items, place.tokens = items, tokens
+        place.drain_ms, place.small_ms, place.patient_ms = drain_ms, small_ms, patient_ms
 
 
 class Backlog:
@@ -106,6 +111,10 @@ class Backlog:
     def small_ms(self, lane: Lane) -> float:
         """Predicted device time of the small inputs that wait in `lane`, as parts of some batch."""
         return self._lanes[lane].small_ms
+
+    def patient_ms(self, lane: Lane) -> float:
+        """Predicted device time of the inputs that wait in `lane` without a deadline, as parts of some batch."""
+        return self._lanes[lane].patient_ms
 
     @property
     def tokens(self) -> int:

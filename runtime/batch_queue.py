@@ -48,6 +48,16 @@ class _Line:
     entries: deque[Entry] = field(default_factory=deque)
     items: int = 0
     tokens: int = 0
+    patient_tokens: int = 0
+    """Of inputs without a deadline."""
+
+    def count(self, entry: Entry, sign: int = 1) -> None:
+        """`entry` came; with -1: it left."""
+        tokens = sign * entry.prepared.tokens
+        self.items += sign
+        self.tokens += tokens
+        if math.isinf(entry.deadline_s):
+            self.patient_tokens += tokens
 
 
 class BatchQueue:
@@ -73,8 +83,7 @@ class BatchQueue:
             entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
             line = self._lines[lane][entry.small]
             line.entries.append(entry)
-            line.items += 1
-            line.tokens += entry.prepared.tokens
+            line.count(entry)
 
     def take(self, lane: Lane, max_tokens: int, small: bool = False, done_s: float = -math.inf) -> list[Entry]:
         """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size.
@@ -89,7 +98,7 @@ class BatchQueue:
             if taken and entry.prepared.tokens > room:
                 break
             room -= entry.prepared.tokens
-            _uncount(line, entry)
+            line.count(entry, -1)
             entry.taken = True
             taken.append(line.entries.popleft())
         return taken
@@ -100,7 +109,7 @@ class BatchQueue:
         for entry in entries:
             if not entry.dropped and not entry.taken:
                 entry.dropped = True
-                _uncount(self._lines[lane][entry.small], entry)
+                self._lines[lane][entry.small].count(entry, -1)
                 dropped += 1
         for line in self._lines[lane]:
             if line.items == 0:
@@ -125,6 +134,10 @@ class BatchQueue:
             return large_ones.tokens + small_ones.tokens
         return (small_ones if small else large_ones).tokens
 
+    def patient_tokens(self, lane: Lane) -> int:
+        """Tokens that wait and have no deadline."""
+        return sum(line.patient_tokens for line in self._lines[lane])
+
 
 def _front(line: _Line, now_s: float) -> Entry | None:
     """The first entry that may still run; what stands before it leaves."""
@@ -134,11 +147,6 @@ def _front(line: _Line, now_s: float) -> Entry | None:
             if entry.deadline_s > now_s:
                 return entry
             entry.dropped = True
-            _uncount(line, entry)
+            line.count(entry, -1)
         line.entries.popleft()
     return None
-
-
-def _uncount(line: _Line, entry: Entry) -> None:
-    line.items -= 1
-    line.tokens -= entry.prepared.tokens

@@ -7,6 +7,7 @@ the executor's lock guards it. Times are seconds of the clock that the executor 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from runtime.backlog import Backlog
 from runtime.batch import Batch
@@ -20,6 +21,25 @@ BUSY_WAIT_S = 0.003
 """Longest that a small batch waits for company beside another one."""
 LEAST_SHARE_TOKENS = 128
 """Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ahead:
+    """Predicted time until what would run before a new entry has run, over all lanes."""
+
+    waiting_ms: float
+    running_ms: float = 0.0
+    patient_ms: float = 0.0
+    """Of what waits, that without a deadline."""
+
+    @property
+    def ms(self) -> float:
+        """All of it."""
+        return self.waiting_ms + self.running_ms
+
+    def behind(self, waiting_ms: float) -> Ahead:
+        """The same, behind so much more that will queue in a moment."""
+        return replace(self, waiting_ms=self.waiting_ms + waiting_ms)
 
 
 class Dispatch:
@@ -48,16 +68,18 @@ class Dispatch:
         running = any(batch.worker is worker for batch in self._running)
         return running or any(worker.queue.items(lane) for lane in Lane)
 
-    def waiting_ms(self, lane: Lane, now_s: float, small: bool = False) -> float:
-        """Predicted time until everything has run that would run before a new entry of `lane`, over all lanes.
+    def ahead(self, lane: Lane, now_s: float, small: bool = False) -> Ahead:
+        """What would run before a new entry of `lane`.
 
         Where there is a spare lane, a small input waits for other small ones only.
         """
+        lanes = self._concurrency.lanes
+        patient_ms = self._backlog.patient_ms(lane) / lanes
         if small and self._concurrency.spare_lanes:
-            return self._backlog.small_ms(lane)
-        ahead_ms = sum(self._backlog.drain_ms(each) for each in {lane, Lane.ONLINE})
+            return Ahead(waiting_ms=self._backlog.small_ms(lane), patient_ms=patient_ms)
+        waiting_ms = sum(self._backlog.drain_ms(each) for each in {lane, Lane.ONLINE})
         begun_ms = sum(max(batch.predicted_ms - (now_s - batch.taken_s) * 1000.0, 0.0) for batch in self._running)
-        return (ahead_ms + begun_ms) / self._concurrency.lanes
+        return Ahead(waiting_ms=waiting_ms / lanes, running_ms=begun_ms / lanes, patient_ms=patient_ms)
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:
         """A batch for a free lane, or how long to wait at most before looking again (None: until something changes).

@@ -215,10 +215,10 @@ class Engine:
         if self._executor is None or self.admission is None or self.device is None:
             raise ModelLoading("the device is still being opened")
         small = job.lane is Lane.ONLINE and self.device.concurrency.is_small(job.inputs)
-        ahead_ms = self._executor.waiting_ms(job.lane, small)
+        ahead = self._executor.ahead(job.lane, small)
         if not small:
-            ahead_ms += self._preparing_us / 1000.0 / self.device.concurrency.lanes
-        self._overload.check(worker, job, ahead_ms, small, self.admission)
+            ahead = ahead.behind(self._preparing_us / 1000.0 / self.device.concurrency.lanes)
+        self._overload.check(worker, job, ahead, small, self.admission)
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
         """Prepare and queue a Job, then wait for its rows."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from runtime.batch import Batch
 from runtime.batch_queue import Entry
 from runtime.devices.base import Device
-from runtime.dispatch import Dispatch
+from runtime.dispatch import Ahead, Dispatch
 from runtime.execution import Execution
 from runtime.scheduling import Policy
 from runtime.work import Lane
@@ -73,10 +73,10 @@ class Executor:
         with self._lock:
             return self._dispatch.holds(worker)
 
-    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
-        """See Dispatch.waiting_ms."""
+    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+        """See Dispatch.ahead."""
         with self._lock:
-            return self._dispatch.waiting_ms(lane, self._now_s(), small)
+            return self._dispatch.ahead(lane, self._now_s(), small)
 
     def stop(self) -> None:
         """End the threads after the batches in flight; what still waits is never run. Blocks."""

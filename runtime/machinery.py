@@ -9,6 +9,7 @@ from typing import Protocol
 from runtime.batch_queue import Entry
 from runtime.clock import REAL_CLOCK, Clock
 from runtime.devices.base import Device
+from runtime.dispatch import Ahead
 from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver, Executor
@@ -36,8 +37,8 @@ class Lanes(Protocol):
     def holds(self, worker: Worker) -> bool:
         """See Executor.holds."""
 
-    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
-        """See Executor.waiting_ms."""
+    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+        """See Executor.ahead."""
 
     def stop(self) -> None:
         """See Executor.stop."""

@@ -11,7 +11,9 @@ from collections.abc import Callable, Coroutine, Sequence
 
 from runtime.admission import Admission
 from runtime.clock import Clock
+from runtime.dispatch import Ahead
 from runtime.errors import DeadlineExceeded, DoesNotFit
+from runtime.pressure import Pressure
 from runtime.registry import RuntimeConfig
 from runtime.work import Job, Lane, Prepared
 from runtime.worker import Worker
@@ -19,6 +21,11 @@ from runtime.worker import Worker
 SHARE_OF_DEADLINE = 0.8
 """What is predicted to take longer than this part of the time left is refused. Under overload the queue grows until the
 prediction says no; were all of the time allowed, each prediction a little short would be a batch for nothing."""
+SHARE_UNDER_PRESSURE = 0.1
+"""Of the time that a job may wait, what may stand waiting before it while more comes than can be done. A shorter queue
+answers as many, sooner, and is over the moment that the pressure is."""
+BATCHES_OF_FIXED_MS = 10.0
+"""So many times a batch's fixed time may always wait: with less, batches would be too small to be worth their price."""
 DEADLINE_PASSED = "the deadline passed before the answer was there"
 
 
@@ -32,25 +39,45 @@ class Overload:
 
     def __init__(self, config: RuntimeConfig, clock: Clock) -> None:
         self._clock = clock
+        self._pressures = {is_urgent: Pressure() for is_urgent in (True, False)}
+        """Of online jobs with a deadline, and of those without."""
         self._most_ms = {Lane.ONLINE: config.max_queue_ms, Lane.BULK: config.max_bulk_queue_ms}
         self.most_tokens_ever: Callable[[Worker], int | None] = any_size
         """The largest input of a model that could ever run, were the device its own; None: not known."""
 
-    def check(self, worker: Worker, job: Job, ahead_ms: float, small: bool, admission: Admission) -> None:
-        """Let `job` wait behind `ahead_ms` of predicted work. `small`: behind small inputs only.
+    def check(self, worker: Worker, job: Job, ahead: Ahead, small: bool, admission: Admission) -> None:
+        """Let `job` wait behind what is `ahead`. `small`: behind small inputs only.
 
         Raises QueueFull, with the predicted wait, beyond the lane's limit, the model's tokens or the job's deadline;
         DeadlineExceeded when that has passed already.
         """
+        now_s = self._clock.now_s()
         most_ms = self._most_ms[job.lane]
         if job.deadline_s is not None:
-            left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
+            left_ms = (job.deadline_s - now_s) * 1000.0
             if left_ms <= 0.0:
                 raise DeadlineExceeded(DEADLINE_PASSED)
             most_ms = self._most_ahead_ms(most_ms, left_ms * SHARE_OF_DEADLINE, self._own_ms(worker, job, small))
+        if job.lane is Lane.ONLINE:
+            most_ms = self._under_pressure_ms(worker, job, ahead, most_ms, now_s)
+        ahead_ms = ahead.ms
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
+
+    def _under_pressure_ms(self, worker: Worker, job: Job, ahead: Ahead, most_ms: float, now_s: float) -> float:
+        """`most_ms`, less while most online jobs of this kind are refused; this one is counted.
+
+        What runs doesn't count: a batch that is longer than a job may wait would keep the door shut for ever. Jobs with
+        a deadline may stand beside as much work again as waits without one, or that would keep them out.
+        """
+        pressure = self._pressures[job.deadline_s is not None]
+        if pressure.is_high(now_s):
+            beside_ms = 0.0 if job.deadline_s is None else 2.0 * ahead.patient_ms
+            standing_ms = max(SHARE_UNDER_PRESSURE * most_ms, BATCHES_OF_FIXED_MS * worker.cost.fixed_ms, beside_ms)
+            most_ms = min(most_ms, standing_ms + ahead.running_ms)
+        pressure.note(ahead.ms > most_ms, now_s)
+        return most_ms
 
     def _most_ahead_ms(self, most_ms: float, usable_ms: float, own_ms: float) -> float:
         """How much may be ahead of a job that has `usable_ms` left and takes `own_ms` itself.

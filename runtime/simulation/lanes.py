@@ -11,7 +11,7 @@ from runtime.batch import Batch
 from runtime.batch_queue import Entry
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device
-from runtime.dispatch import Dispatch
+from runtime.dispatch import Ahead, Dispatch
 from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver
@@ -75,9 +75,9 @@ class SimulatedLanes:
         """See Executor.holds."""
         return self._dispatch.holds(worker)
 
-    def waiting_ms(self, lane: Lane, small: bool = False) -> float:
-        """See Executor.waiting_ms."""
-        return self._dispatch.waiting_ms(lane, self._clock.now_s(), small)
+    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+        """See Executor.ahead."""
+        return self._dispatch.ahead(lane, self._clock.now_s(), small)
 
     def stop(self) -> None:
         """Nothing to end."""

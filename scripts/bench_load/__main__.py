@@ -14,14 +14,11 @@ from scripts.bench_load.bare import FORWARDS
 from scripts.bench_load.case import Case, Pace
 from scripts.bench_load.corpus import Corpus, load_corpus
 from scripts.bench_load.figures import Measurement, shown
-from scripts.bench_load.processor import idleness
+from scripts.bench_load.processor import IDLE_CORES_LIMIT, idleness
 from scripts.bench_load.report import beside_alone, counts, machine, table
 from scripts.bench_load.servers import ServerError, serving
 from scripts.bench_load.target import Target
 from scripts.bench_load.workloads import measure
-
-# A server that takes more than this while idle lowers the other's figures on the same cores.
-IDLE_CORES_LIMIT = 0.05
 
 
 def main() -> int:

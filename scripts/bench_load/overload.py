@@ -37,6 +37,7 @@ async def overload(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
         flood = clients.create_task(flooded.open_loop(requests, due_s))
         alone = clients.create_task(_afterwards(load, requests, flooded.span.end_s))
     measured = within(flood.result(), flooded.span)
+    answered_s = max((each.end_s for each in measured), default=flooded.span.end_s)
     idle_ms = latency_ms(idle, 0.50)
     figures = {
         "idle_p50_ms": idle_ms,
@@ -47,6 +48,7 @@ async def overload(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
         "accepted_p99_ms": latency_ms(measured, 0.99),
         **_refusals(measured),
         "recovered_ms": _recovered_ms(alone.result(), flooded.span.end_s, 2 * idle_ms),
+        "first_over_idle": _first_ms(alone.result(), answered_s) / idle_ms,
     }
     return figures, [each for each in [*idle, *busy, *measured, *alone.result()] if not each.refused]
 
@@ -60,6 +62,12 @@ def _recovered_ms(exchanges: list[Exchange], since_s: float, most_ms: float) -> 
     """After how long the first request began that was answered within `most_ms`; infinite: none was."""
     begun_s = [each.begin_s for each in exchanges if not each.fault and (each.end_s - each.begin_s) * 1e3 <= most_ms]
     return (min(begun_s, default=math.inf) - since_s) * 1e3
+
+
+def _first_ms(exchanges: list[Exchange], since_s: float) -> float:
+    """What the first request took that began once the overload was answered; infinite: it was refused, or none came."""
+    first = next((each for each in exchanges if each.begin_s >= since_s), None)
+    return math.inf if first is None or first.fault else (first.end_s - first.begin_s) * 1e3
 
 
 def _refusals(exchanges: list[Exchange]) -> Figures:

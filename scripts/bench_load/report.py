@@ -36,6 +36,7 @@ FIGURES = {
     "without_retry_after": "of these without Retry-After",
     "expired": "accepted, then too late (504)",
     "recovered_ms": "ms after it until one takes no more than twice the idle p50",
+    "first_over_idle": "the first one once all are answered, over the idle p50",
 }
 
 

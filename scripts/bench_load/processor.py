@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import psutil
 
-# A server may spin for a moment after its last request before it sleeps, and one of several models answers for its first
-# while it loads the others.
+# A server may spin for a moment after its last request before it sleeps, and one of several models answers for the
+# first of them while it loads the others.
 SETTLE_S = 2.0
 SETTLE_LIMIT_S = 120.0
 IDLE_S = 2.0

@@ -24,7 +24,7 @@ class Batch:
     spare: bool
     """It runs in a spare lane."""
     alone: bool
-    """Nothing else ran or waited when it was formed."""
+    """Nothing else ran or waited when it was formed, and it is large enough for all cores to be of use to it."""
     contended: bool
     """Both lanes were waiting when it was formed."""
     taken_s: float

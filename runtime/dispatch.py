@@ -107,6 +107,7 @@ class Dispatch:
             contended=contended,
             taken_s=now_s,
         )
+        batch.alone &= batch.tokens >= worker.spread_from_tokens
         batch.predicted_ms = worker.cost.predict_ms(batch.tokens)
         self._running.append(batch)
         self._in_lanes += not spare

@@ -26,6 +26,13 @@ log = logging.getLogger(__name__)
 
 WARM_UP_SHARES = (0.05, 0.5, 1.0)
 """Parts of the batch budget at which a fresh model is timed and its workspace measured."""
+SPREAD_GAIN = 0.95
+"""All cores are worth it where they take no more than this part of what one takes."""
+SPREAD_ALWAYS_TOKENS = 128
+"""From here on they are taken to be: a load beside other work would find no core free to prove it."""
+SPREAD_TRIES = 5
+SPREAD_SECONDS = 0.5
+"""For each size; slow models are clear after two tries."""
 REPEATS = 2
 """The first run of a size also pays for memory and kernels; the best counts."""
 
@@ -38,6 +45,8 @@ class Loaded:
     model: Model
     footprint: Footprint
     cost: CostLine
+    spread_from_tokens: int
+    """Of the least batch that all cores do sooner than one; 0: all of them are."""
     unit_ms: float
     """Predicted device time of one usual input, which can't be cut."""
 
@@ -50,6 +59,7 @@ class _Measured:
     peaks: list[tuple[int, int]]
     unit_tokens: int
     """Of one usual input."""
+    spread_from_tokens: int
 
 
 class Loader:
@@ -96,6 +106,7 @@ class Loader:
             model=model,
             footprint=self._footprint(model, spec, measured.peaks),
             cost=cost,
+            spread_from_tokens=measured.spread_from_tokens,
             unit_ms=cost.predict_ms(measured.unit_tokens),
         )
 
@@ -144,7 +155,7 @@ class Loader:
         """Run a few sizes: what scheduling and admission start from."""
         probe_input = Pair(EXAMPLE_TEXT, EXAMPLE_TEXT) if task is Task.RERANK else model.example()
         probe = model.prepare(Job(id="warm-up", model=spec.id, task=task, inputs=[probe_input]))[0]
-        measured = _Measured([], [], probe.tokens)
+        measured = _Measured([], [], probe.tokens, self._spread_from_tokens(model, probe, budget))
         for share in WARM_UP_SHARES:
             items = [probe] * max(1, int(budget * share) // probe.tokens)
             tokens = len(items) * probe.tokens
@@ -155,10 +166,30 @@ class Loader:
                 measured.peaks.append((tokens, peak))
         return measured
 
-    def _time_ms(self, model: Model, items: list[Prepared]) -> float:
+    def _spread_from_tokens(self, model: Model, probe: Prepared, budget: int) -> int:
+        """See Loaded. Small batches mostly wait for the last of the cores, a hundred times in a forward."""
+        too_small, count = 0, 1
+        while self._device.spreads_lone_batches and count * probe.tokens < min(SPREAD_ALWAYS_TOKENS, budget):
+            on_one_ms, on_all_ms = self._on_one_and_on_all_ms(model, [probe] * count)
+            if on_all_ms <= SPREAD_GAIN * on_one_ms:
+                break
+            too_small, count = count * probe.tokens, 4 * count
+        return min(2 * too_small, SPREAD_ALWAYS_TOKENS)  # half-way to the next size, which was better or not tried
+
+    def _on_one_and_on_all_ms(self, model: Model, items: list[Prepared]) -> tuple[float, float]:
+        """The best of some tries, taken in turns: what disturbs the machine then disturbs both."""
+        now_s = self._device.clock.now_s
+        give_up_s = now_s() + SPREAD_SECONDS
+        tries: list[tuple[float, float]] = []
+        while len(tries) < REPEATS or (len(tries) < SPREAD_TRIES and now_s() < give_up_s):
+            tries.append((self._time_ms(model, items), self._time_ms(model, items, alone=True)))
+        on_one_ms, on_all_ms = (min(times) for times in zip(*tries, strict=True))
+        return on_one_ms, on_all_ms
+
+    def _time_ms(self, model: Model, items: list[Prepared], alone: bool = False) -> float:
         now_s = self._device.clock.now_s
         started_s = now_s()
-        with self._device.working(alone=False):
+        with self._device.working(alone):
             model.launch(items).land()
         return (now_s() - started_s) * 1000.0
 

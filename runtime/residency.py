@@ -224,6 +224,7 @@ class Residency:
 
     def _install(self, worker: Worker, loaded: Loaded) -> None:
         worker.task, worker.footprint, worker.cost = loaded.task, loaded.footprint, loaded.cost
+        worker.spread_from_tokens = loaded.spread_from_tokens
         worker.queue = BatchQueue(self._device.concurrency.small_tokens)
         worker.device_name = self._device.name
         worker.budget_tokens = self._loader.wanted_tokens(worker.spec)

@@ -112,6 +112,8 @@ class Worker:
         self.device_name: str | None = None
         self.queue = BatchQueue()
         self.cost = CostLine()
+        self.spread_from_tokens = 0
+        """A batch of so many tokens that is alone on the device gets all of its cores; a smaller one is quicker on one."""
         self.budget_tokens = 512
         self.footprint = Footprint()
         self.loaded_s: float | None = None

@@ -95,6 +95,8 @@ class Device(abc.ABC):
     default_dtype: str
     index_errors_are_fatal: bool
     """Whether a token id beyond the embedding table costs the whole process its device, instead of raising."""
+    spreads_lone_batches: bool = False
+    """Whether `working(alone=True)` gives a batch more cores than it gets otherwise."""
     clock: Clock = REAL_CLOCK
     """What its batches are timed by; a simulated device has its own."""
 
@@ -116,7 +118,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def working(self, alone: bool) -> AbstractContextManager[None]:
-        """Everything a lane thread must hold while it launches. `alone`: no other batch runs or waits."""
+        """Everything a lane thread must hold while it launches. `alone`: the batch may have all cores."""
 
     @abc.abstractmethod
     def is_out_of_memory(self, error: BaseException) -> bool:

@@ -50,6 +50,7 @@ class CpuDevice(Device):
         self.concurrency = Concurrency(
             lanes=lanes or self.cores, flights=1, spare_lanes=1, small_tokens=CPU_SMALL_TOKENS
         )
+        self.spreads_lone_batches = self.cores > 1
         self.default_batch_tokens = CPU_BATCH_TOKENS
         self.default_dtype = "float32"
         self.index_errors_are_fatal = False

@@ -13,12 +13,12 @@ from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
 from runtime.api.embeddings import VECTORS, Given, vector_model, vectors
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.inference import infer, lane_of, off_loop, read_json
 from runtime.api.parts import Reference, Source, contents, references
 from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import VectorOptions, json_object, validated
+from runtime.api.schemas import OwnFormOptions, json_object, validated
 from runtime.api.tensors import Wire, base64, numbers, render, wire_array, wire_bytes
 from runtime.errors import InvalidRequest
 from runtime.work import Result, Row, Task
@@ -27,7 +27,7 @@ EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Version = Literal["1", "2"]
 
 
-class CohereRequest(VectorOptions):
+class CohereRequest(OwnFormOptions):
     """The body of both versions. One of `texts`, `images` and `inputs` is needed."""
 
     texts: Any = None
@@ -51,6 +51,7 @@ async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version:
     """The answer. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, field, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
+    lane_of(exchange, record, request.priority)  # on record before anything about the model is refused
     spec, _ = vector_model(edge, exchange, request.model, VECTORS)
     options = request.model_copy(
         update={

@@ -32,7 +32,7 @@ from runtime.api.tensors import Wire, concatenated, embedding_items, render, wir
 from runtime.api.token_pooling import pooled
 from runtime.errors import InvalidEncoding, UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Input, Job, Result, Task
+from runtime.work import Input, Job, Lane, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -108,11 +108,12 @@ async def vectors(
     tasks: Sequence[Task] = VECTORS,
 ) -> tuple[ModelSpec, Result]:
     """The model that was meant and its rows for what is given, in order. Raises CotenantError."""
+    lane = lane_of(exchange, record, options.priority)
     spec, task = vector_model(edge, exchange, options.model, tasks)
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(given.sources, given.places.field)
-    job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
+    job = vector_job(exchange, options, spec, task, lane)  # before pictures are fetched: its headers may be wrong
     let_in(edge, exchange, record)
     inputs = await inputs_of(edge, exchange, spec, given)
     result = await run_job(edge, exchange, record, replace(job, inputs=inputs), given.places)
@@ -155,7 +156,7 @@ def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequen
     raise refusal
 
 
-def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task) -> Job:
+def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane) -> Job:
     """The request with its defaults resolved, before it has inputs. Raises InvalidRequest for a senseless header."""
     limit = options.truncate_prompt_tokens
     return Job(
@@ -163,7 +164,7 @@ def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane_of(exchange, options.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, options.timeout_ms),
         dimensions=options.dimensions or None,
         normalize=options.normalize,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
 from runtime.api.addressing import meant, name_of
 from runtime.api.cohere import enveloped
@@ -25,7 +25,7 @@ from runtime.api.parts import Reference
 from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import Truncation, json_object, truncation, validated
+from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, json_object, truncation, validated
 from runtime.api.scores import Scores, best_first
 from runtime.api.scoring import candidates
 from runtime.api.scoring_schemas import Count, all_documents, listed
@@ -52,7 +52,7 @@ class MaxSimRequest(BaseModel):
     """0: all of them."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     priority: Annotated[int, Strict()] = 0
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
     Raises ModelNotFound, ModelRequired, UnsupportedCapability.
     """
     request = asked.request
+    lane = lane_of(exchange, record, request.priority)
     record.model, model_id = MAXSIM_ID, MAXSIM_ID
     if asked.embeds or name_of(exchange, request.model):
         spec = meant(edge, exchange, request.model, Task.MULTI_VECTOR)
@@ -155,9 +156,10 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
         model=model_id,
         task=Task.MULTI_VECTOR,
         inputs=(),
-        lane=lane_of(exchange, request.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
+        truncation_side=CUT_SIDES.get(request.truncate),
     )
 
 

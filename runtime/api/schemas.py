@@ -77,6 +77,9 @@ def token_limit(value: object) -> object:
     return value
 
 
+Milliseconds = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+
+
 class VectorOptions(BaseModel):
     """What every dialect may say about the vectors it wants, apart from the inputs."""
 
@@ -101,13 +104,28 @@ class VectorOptions(BaseModel):
     """Of multi-vectors: about one row for so many."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
     """The answer is of no use after so long."""
 
     @property
     def side(self) -> Literal["left", "right"] | None:
         """The side from which over-long inputs are cut; None: the model's own."""
         return self.truncation_side or CUT_SIDES.get(self.truncate)
+
+    def beside(self, inner: VectorOptions) -> VectorOptions:
+        """The options of a body whose object `inner` has options too; where both say something, the body counts."""
+        said = self.model_fields_set & VectorOptions.model_fields.keys()
+        return inner.model_copy(update={name: getattr(self, name) for name in said})
+
+
+class OwnFormOptions(VectorOptions):
+    """Options of dialects that write vectors in one form of their own: asking for another is an error."""
+
+    encoding_format: Literal["float"] = "float"
+    embed_dtype: Literal["float32"] = "float32"
+    endianness: Literal["little"] = "little"
+    output_dtype: Literal["float"] = Field("float", validation_alias=AliasChoices("output_dtype", "embedding_type"))
+    modality: Literal["text"] = "text"
 
 
 class EmbeddingRequest(VectorOptions):
@@ -128,6 +146,8 @@ class EmbeddingRequest(VectorOptions):
 def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
     """The request's inputs, from `messages` or `input`. Raises RequestError."""
     if request.messages is not None:
+        if request.input is not None:
+            raise InvalidRequest("give input or messages, not both", param="messages")
         return conversations(request.messages, max_inputs)
     if request.modality == "image":
         return references(request.input, max_inputs)

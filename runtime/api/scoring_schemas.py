@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from runtime.api.parts import Reference, contents
-from runtime.api.schemas import CUT_SIDES, Truncation, lower, token_limit, truncation
+from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, lower, token_limit, truncation
 from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
 
 Count = Annotated[int, Strict(), Field(ge=0)]
@@ -55,7 +55,7 @@ class ScoringRequest(BaseModel):
     prompt_name: str | None = Field(None, validation_alias=AliasChoices("prompt_name", "input_type"))
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
     """The answer is of no use after so long."""
 
     @property

@@ -11,7 +11,7 @@ from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
+from runtime.api.schemas import OwnFormOptions, VectorOptions, json_object, shed_nulls, validated
 from runtime.api.scoring import Compared, cosine, positions
 from runtime.api.scoring_schemas import Candidate, texts_of
 from runtime.api.tensors import render
@@ -19,11 +19,11 @@ from runtime.errors import InvalidRequest
 from runtime.work import Task
 
 
-class SimilarityParameters(VectorOptions):
+class SimilarityParameters(OwnFormOptions):
     """How the sentences are read."""
 
 
-class SimilarityRequest(VectorOptions):
+class SimilarityRequest(OwnFormOptions):
     """The body of `/similarity`."""
 
     inputs: Any
@@ -34,9 +34,7 @@ class SimilarityRequest(VectorOptions):
     @property
     def options(self) -> VectorOptions:
         """How the sentences are read, wherever the body says it."""
-        if self.parameters is None:
-            return self
-        return self.parameters.model_copy(update={"model": self.model or self.parameters.model})
+        return self if self.parameters is None else self.beside(self.parameters)
 
 
 async def similarity(edge: Edge, exchange: Exchange) -> None:

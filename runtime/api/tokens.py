@@ -17,11 +17,11 @@ from runtime.api.addressing import meant
 from runtime.api.catalogue import status_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import Handler, infer, off_loop, read_json
+from runtime.api.inference import Handler, deadline_of, infer, off_loop, read_json
 from runtime.api.parts import Reference, conversations
 from runtime.api.problems import Dialect
 from runtime.api.record import TOKENIZE, Record
-from runtime.api.schemas import json_object, validated
+from runtime.api.schemas import Milliseconds, json_object, validated
 from runtime.api.scoring_schemas import texts_of
 from runtime.api.tensors import render
 from runtime.errors import EmptyInput, InvalidRequest, TooManyInputs, UnsupportedCapability
@@ -42,6 +42,8 @@ class TokensRequest(BaseModel):
 
     model: str | None = None
     """Which model's tokenizer."""
+    timeout_ms: Milliseconds | None = None
+    """The answer is of no use after so long."""
 
 
 class TokenizeRequest(TokensRequest):
@@ -187,6 +189,7 @@ async def tokenized(edge: Edge, exchange: Exchange, record: Record, default: Tok
     form = form_of(fields, default)
     record.surface = form.dialect
     request = validated(TokenizeRequest, fields)
+    deadline_s = deadline_of(exchange, request.timeout_ms)
     spec = meant(edge, exchange, request.model, None)
     record.model = spec.name
     texts = form.texts(request, edge.limits.max_inputs)
@@ -200,7 +203,7 @@ async def tokenized(edge: Edge, exchange: Exchange, record: Record, default: Tok
             vocabulary.tokenize(text, add_special_tokens=specials, prompt_name=request.prompt_name) for text in texts
         ]
 
-    found = await exchange.while_connected(edge.engine.consult(spec.id, read))
+    found = await exchange.while_connected(edge.engine.consult(spec.id, read, deadline_s))
     record.tokens = sum(len(text.ids) for text in found)
     max_tokens = status_of(edge, spec.id).max_tokens
     size_bytes = record.tokens * ANSWER_BYTES_PER_TOKEN
@@ -250,6 +253,7 @@ async def texts_from(
     param: str,
 ) -> list[str]:
     """The texts that the lists of ids stand for. Raises CotenantError; `param`: what the body calls the ids."""
+    deadline_s = deadline_of(exchange, request.timeout_ms)
     spec = meant(edge, exchange, request.model, None)
     record.model = spec.name
     record.inputs, record.tokens = len(lists), sum(map(len, lists))
@@ -259,7 +263,7 @@ async def texts_from(
         return [vocabulary.detokenize(ids, skip_special_tokens=skips) for ids in lists]
 
     try:
-        return await exchange.while_connected(edge.engine.consult(spec.id, read))
+        return await exchange.while_connected(edge.engine.consult(spec.id, read, deadline_s))
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param=param) from None
 

@@ -74,8 +74,8 @@ def parse(body: bytes, max_inputs: int) -> tuple[CohereRequest, str, list[Source
         raise InvalidRequest("send one of texts, images and inputs", param=given[-1] if given else "texts")
     if request.images is not None:
         return request, "images", references(request.images, max_inputs, "images")
-    if request.texts is not None and not _is_texts(request.texts):
-        raise InvalidRequest("texts must be a list of strings", param="texts")
+    if request.texts is not None:
+        refuse_others_than_texts(request.texts)
     return request, given[0], contents(getattr(request, given[0]), max_inputs, given[0])
 
 
@@ -104,5 +104,10 @@ def _as_type(row: Row, kind: EmbeddingType) -> Any:
     return numbers(row, Wire(output_dtype=kind))
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+def refuse_others_than_texts(value: object) -> None:
+    """Raises InvalidRequest where `texts` is no list, or something in it is no string."""
+    if not isinstance(value, list):
+        raise InvalidRequest("texts must be a list of strings", param="texts")
+    for index, item in enumerate(value):
+        if not isinstance(item, str):
+            raise InvalidRequest(f"texts[{index}] must be a string", param="texts")

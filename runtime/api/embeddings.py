@@ -130,15 +130,17 @@ async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, given: Give
     texts = [source for source in given.sources if not isinstance(source, Reference)]
     if len(texts) == len(given.sources):
         return texts
-    check_sight(edge, spec.id)
+    check_sight(edge, spec.id, given.sources, given.places)
     return await exchange.while_connected(picture_inputs(edge, given.sources, given.places))
 
 
-def check_sight(edge: Edge, model_id: str) -> None:
-    """Raises UnsupportedCapability where the model, once loaded, takes no pictures."""
+def check_sight(edge: Edge, model_id: str, sources: Sequence[Source], places: Places) -> None:
+    """Raises UnsupportedCapability, with the place of the first picture, where the model, once loaded, takes none."""
     for status in edge.engine.describe():
         if status.id == model_id and status.modalities and "image" not in status.modalities:
-            raise UnsupportedCapability(f"{status.name} takes {', '.join(status.modalities)}", param="modality")
+            index = next(index for index, source in enumerate(sources) if isinstance(source, Reference))
+            takes = f"{{input}} is a picture; {status.name} takes {', '.join(status.modalities)} only"
+            raise UnsupportedCapability(takes, param="input", index=index).located(places.at(index))
 
 
 def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequence[Task]) -> tuple[ModelSpec, Task]:

@@ -101,9 +101,10 @@ async def read_json(edge: Edge, exchange: Exchange) -> bytes:
     """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
     media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type not in (b"", b"application/json") and not media_type.endswith(b"+json"):
-        raise UnsupportedMediaType("content-type must be application/json")
+        raise UnsupportedMediaType("content-type must be application/json", param="content-type")
     if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMediaType("compressed bodies are not accepted: send content-encoding identity")
+        refusal = "compressed bodies are not accepted: leave the header content-encoding out"
+        raise UnsupportedMediaType(refusal, param="content-encoding")
     return await exchange.read_body(edge.limits.max_body_bytes)
 
 

@@ -18,7 +18,7 @@ from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
-from runtime.api.parts import Reference, contents
+from runtime.api.parts import Reference, content_of
 from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
@@ -91,7 +91,7 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
 def reference_of(image: object) -> Reference:
     """The one picture meant. Raises InvalidRequest."""
-    [source] = [Reference(image)] if isinstance(image, str) else contents([image], 1, "image")
+    source = Reference(image) if isinstance(image, str) else content_of(image, "image")
     if not isinstance(source, Reference):
         raise InvalidRequest("image must be one picture (data URI, base64 or address)", param="image")
     return source

@@ -18,6 +18,8 @@ from runtime.api.tensors import render
 from runtime.errors import InvalidRequest
 from runtime.work import Task
 
+SOURCE, SENTENCES = "inputs.source_sentence", "inputs.sentences"
+
 
 class SimilarityParameters(OwnFormOptions):
     """How the sentences are read."""
@@ -48,7 +50,7 @@ async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     fields = await off_loop(len(body), json_object, body)
     request = validated(SimilarityRequest, shed_nulls(fields, "parameters"))
     pairs = candidates(request.inputs, edge.limits.max_inputs)
-    compared = Compared(pairs, lone("inputs.source_sentence"), Places("inputs.sentences"))
+    compared = Compared(pairs, lone(SOURCE), Places(SENTENCES))
     texts = list(positions(pairs))
     given = Given(texts, compared.places(texts))
     _, result = await vectors(edge, exchange, record, request.options, given, (Task.EMBED,))
@@ -57,9 +59,11 @@ async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
 def candidates(inputs: object, max_inputs: int) -> list[Candidate]:
     """The source sentence with each of the others. Raises InvalidRequest's kinds."""
-    if not isinstance(inputs, dict) or not isinstance(source := inputs.get("source_sentence"), str):
-        raise InvalidRequest("inputs must have a source_sentence, and sentences to compare it with", param="inputs")
-    sentences = inputs.get("sentences")
+    if not isinstance(inputs, dict):
+        raise InvalidRequest("inputs must be an object with source_sentence and sentences", param="inputs")
+    source, sentences = inputs.get("source_sentence"), inputs.get("sentences")
+    if not isinstance(source, str):
+        raise InvalidRequest(f"{SOURCE} must be a string", param="inputs")
     if not isinstance(sentences, list):
-        raise InvalidRequest("inputs must have sentences, a list of strings", param="inputs")
-    return [Candidate(source, sentence) for sentence in texts_of(sentences, "inputs", max_inputs - 1)]
+        raise InvalidRequest(f"{SENTENCES} must be a list of strings", param="inputs")
+    return [Candidate(source, sentence) for sentence in texts_of(sentences, SENTENCES, max_inputs - 1)]

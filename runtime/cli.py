@@ -11,7 +11,7 @@ import typer
 from runtime import __version__
 from runtime.configuration import Request, effective_yaml, load_config, registry_schema
 from runtime.errors import ConfigurationError, SourceNotFound
-from runtime.flags import FLAGS, Values, given, request_of, takes
+from runtime.flags import FLAGS, FlagCommand, Values, given, request_of, takes
 from runtime.infinity_flags import INFINITY_FLAGS, translate
 from runtime.plan_report import OPTIONS, answer_to, as_json, show
 from runtime.sources import resolve_source
@@ -35,7 +35,7 @@ SCHEMA = inspect.Parameter(
 )
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 @takes(FLAGS)
 def serve(ctx: typer.Context, values: Values) -> None:
     """Serve models over HTTP.
@@ -49,7 +49,7 @@ def serve(ctx: typer.Context, values: Values) -> None:
     _serve(request_of(given(ctx, FLAGS, values)))
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 @takes(INFINITY_FLAGS)
 def v2(ctx: typer.Context, values: Values) -> None:
     """Serve as `infinity_emb v2` would: its flags and INFINITY_* variables, beside those of `serve`.
@@ -63,7 +63,7 @@ def v2(ctx: typer.Context, values: Values) -> None:
     _serve(request_of(translated))
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 @takes(FLAGS, SCHEMA)
 def validate(ctx: typer.Context, values: Values) -> None:
     """Check a configuration and print it, with every default filled in, as YAML.
@@ -86,7 +86,7 @@ def validate(ctx: typer.Context, values: Values) -> None:
     typer.echo(effective_yaml(config), nl=False)
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 @takes(FLAGS)
 def download(ctx: typer.Context, values: Values) -> None:
     """Fetch the files of every model, at its pinned revision, so that serving needs no hub.
@@ -104,7 +104,7 @@ def download(ctx: typer.Context, values: Values) -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=FlagCommand)
 @takes(FLAGS, *OPTIONS)
 def plan(ctx: typer.Context, values: Values) -> None:
     """Say what a device would do with the models: who fits, who makes way, who is refused. Nothing is loaded.

@@ -173,7 +173,7 @@ class Engine:
             ticket = Ticket(job, worker.spec.slo_ms / 1000.0, self._machinery.clock, arrived_s)
             self._enter(worker, ticket)
             try:
-                await self._overload.in_time(job, self._answered(worker, ticket))
+                await self._overload.in_time(job.deadline_s, self._answered(worker, ticket))
             finally:
                 self._leave(worker, ticket)
         except CotenantError as error:
@@ -186,24 +186,26 @@ class Engine:
         self.metering.observe_job(worker.spec.name, job.tenant, result.tokens, result.truncated_inputs, result.timings)
         return result
 
-    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
-        """What a model's tokenizer answers, from the preparation pool. Raises as `run` does before it queues."""
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T], deadline_s: float | None = None) -> T:
+        """What a model's tokenizer answers, from the preparation pool. Raises as `run` does."""
         if self.draining:
             raise Draining("the server is shutting down")
         worker = self._router.by_id(model_id)
-        await self._loaded(worker)
-        return await self._preparation.consult(worker.ready_model(None).vocabulary(), question)
+        await self._loaded(worker, deadline_s)
+        vocabulary = worker.ready_model(None).vocabulary()
+        return await self._overload.in_time(deadline_s, self._preparation.consult(vocabulary, question))
 
     async def _until_loaded(self, worker: Worker, job: Job) -> None:
         self._check_takes(job)
         worker.check_can(job.task)
-        self._overload.check_not_late(job)
-        await self._overload.in_time(job, self._loaded(worker, job.deadline_s))
+        await self._loaded(worker, job.deadline_s)
 
-    async def _loaded(self, worker: Worker, deadline_s: float | None = None) -> None:
+    async def _loaded(self, worker: Worker, deadline_s: float | None) -> None:
+        self._overload.check_not_late(deadline_s)
         if self._residency is None:
             raise ModelLoading("the device is still being opened")
-        await self._residency.until_ready(worker, self.config.load_wait_s, deadline_s)
+        loaded = self._residency.until_ready(worker, self.config.load_wait_s, deadline_s)
+        await self._overload.in_time(deadline_s, loaded)
 
     def _check_takes(self, job: Job) -> None:
         if self.draining or (self.retiring and job.lane is Lane.BULK):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from runtime.configuration import SECTIONS, Given, Request
 from runtime.errors import StartupError
@@ -159,6 +160,19 @@ FLAGS: Final = (
 )
 
 
+class FlagCommand(TyperCommand):
+    """A command that refuses a value by the variable that held it, or by the flag that was typed; never by both."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does it. Raises BadParameter."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            if error.param is not None and error.param_hint is None:
+                error.param_hint = [_origin(ctx, error.param.name, error.param.opts[0], error.param.envvar)]
+            raise
+
+
 def takes(flags: Sequence[Flag], *more: inspect.Parameter) -> Callable[[Command], Callable[..., None]]:
     """Make a typer command of a function of what was given: the options of `flags`, and `more` parameters.
 
@@ -185,7 +199,9 @@ def takes(flags: Sequence[Flag], *more: inspect.Parameter) -> Callable[[Command]
 def given(ctx: typer.Context, flags: Sequence[Flag], values: Values) -> dict[str, Given]:
     """What was given, by flag's name, with the option or variable that gave it."""
     return {
-        flag.name: Given(values[flag.name], _origin(ctx, flag)) for flag in flags if values.get(flag.name) is not None
+        flag.name: Given(values[flag.name], _origin(ctx, flag.name, flag.option, flag.environment))
+        for flag in flags
+        if values.get(flag.name) is not None
     }
 
 
@@ -212,10 +228,12 @@ def split_list(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def _origin(ctx: typer.Context, flag: Flag) -> str:
-    if _is_from_variable(ctx, flag.name):
-        return next(variable for variable in flag.environment if os.environ.get(variable))
-    return flag.option
+def _origin(ctx: typer.Context, name: str, option: str, variables: str | Sequence[str] | None) -> str:
+    """Who gave the value of the parameter `name`: the first of the variables that is set, or the option."""
+    if not _is_from_variable(ctx, name):
+        return option
+    several = [variables] if isinstance(variables, str) else variables or ()
+    return next((variable for variable in several if os.environ.get(variable)), option)
 
 
 def _is_from_variable(ctx: typer.Context, name: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
 
 from runtime.admission import Admission
 from runtime.clock import Clock
@@ -17,6 +18,8 @@ from runtime.pressure import Pressure
 from runtime.registry import RuntimeConfig
 from runtime.work import Job, Lane, Prepared
 from runtime.worker import Worker
+
+T = TypeVar("T")
 
 SHARE_OF_DEADLINE = 0.8
 """What is predicted to take longer than this part of the time left is refused. Under overload the queue grows until the
@@ -103,19 +106,19 @@ class Overload:
                 message = f"{{input}} has {item.tokens} tokens; the device's memory holds at most {most}"
                 raise DoesNotFit(message, index=index)
 
-    def check_not_late(self, job: Job) -> None:
-        """Raises DeadlineExceeded when the deadline of `job` has passed already."""
-        if job.deadline_s is not None and job.deadline_s <= self._clock.now_s():
+    def check_not_late(self, deadline_s: float | None) -> None:
+        """Raises DeadlineExceeded when the deadline, if there is one, has passed already."""
+        if deadline_s is not None and deadline_s <= self._clock.now_s():
             raise DeadlineExceeded(DEADLINE_PASSED)
 
-    async def in_time(self, job: Job, answer: Coroutine[None, None, None]) -> None:
-        """Await `answer` until the job's deadline. Raises DeadlineExceeded then, with `answer` cancelled."""
-        if job.deadline_s is None:
+    async def in_time(self, deadline_s: float | None, answer: Coroutine[None, None, T]) -> T:
+        """What `answer` gives until the deadline. Raises DeadlineExceeded then, with `answer` cancelled."""
+        if deadline_s is None:
             return await answer
-        timer = asyncio.timeout(max(job.deadline_s - self._clock.now_s(), 0.0))
+        timer = asyncio.timeout(max(deadline_s - self._clock.now_s(), 0.0))
         try:
             async with timer:
-                await answer
+                return await answer
         except TimeoutError:
             if timer.expired():
                 raise DeadlineExceeded(DEADLINE_PASSED) from None

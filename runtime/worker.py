@@ -113,7 +113,7 @@ class Worker:
         self.queue = BatchQueue()
         self.cost = CostLine()
         self.spread_from_tokens = 0
-        """A batch of so many tokens that is alone on the device gets all of its cores; a smaller one is quicker on one."""
+        """A batch of so many tokens gets all cores while it is alone; a smaller one is quicker on one."""
         self.budget_tokens = 512
         self.footprint = Footprint()
         self.loaded_s: float | None = None

@@ -268,11 +268,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - DEMO_MODELS.keys()):
         parser.error(f"no such model: {', '.join(unknown)}; there are {', '.join(DEMO_MODELS)}")
-    arguments.into.mkdir(parents=True, exist_ok=True)
     try:
+        arguments.into.mkdir(parents=True, exist_ok=True)
         folders = [fetch(name, arguments.into) for name in arguments.names]
     except subprocess.CalledProcessError:
         parser.exit(1, "the packages could not be downloaded, or are not those expected\n")
+    except OSError as error:
+        parser.exit(1, f"fetch_demo_models: can't write to {arguments.into}: {error.strerror or error}\n")
     print(*folders, sep="\n")
 
 

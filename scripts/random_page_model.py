@@ -153,7 +153,10 @@ def main() -> None:
     into = parser.parse_args().into or cache_folder()
     if not (into / NAME).exists():
         print(f"{NAME}: making a page-image model with random weights", file=sys.stderr, flush=True)
-    print(make(into))
+    try:
+        print(make(into))
+    except OSError as error:
+        parser.exit(1, f"{NAME}: can't be made in {into}: {error.strerror or error}\n")
 
 
 if __name__ == "__main__":

@@ -180,6 +180,8 @@ class FakeEngine:
         self.jobs: list[Job] = []
         self.consulted: list[str] = []
         """Models whose tokenizers were asked."""
+        self.consulted_until: list[float | None] = []
+        """The deadlines of these questions."""
         self.cancelled: list[str] = []
         """Ids of jobs whose waiting was cancelled."""
         self.failure: Exception | None = None
@@ -246,8 +248,9 @@ class FakeEngine:
             layouts=[layout(item) for item in job.inputs] if job.wants_layouts else [],
         )
 
-    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T], deadline_s: float | None = None) -> T:
         self.consulted.append(model_id)
+        self.consulted_until.append(deadline_s)
         if self.failure is not None:
             raise self.failure
         return question(FakeVocabulary())

@@ -208,6 +208,29 @@ def test_list_variables() -> None:
     assert of_models(config, "revision") == [None, "main"]
 
 
+@pytest.mark.parametrize("command", ["serve", "validate", "download", "plan", "v2"])
+@pytest.mark.parametrize(
+    ("flag", "wrong"), [("port", "abc"), ("split-products", "perhaps"), ("log-level", "loud"), ("cpu-lanes", "two")]
+)
+def test_a_wrong_value_is_refused_by_whatever_held_it(command: str, flag: str, wrong: str) -> None:
+    variable = f"COTENANT_{flag.replace('-', '_').upper()}"
+    held = cotenant(command, "--model-id", "a/b", **{variable: wrong})
+    assert held.exit_code == 2
+    assert f"Invalid value for '{variable}': " in held.stderr
+    assert f"--{flag}" not in held.stderr
+    if flag == "split-products":
+        return  # a switch takes no value that could be wrong
+    typed = cotenant(command, "--model-id", "a/b", f"--{flag}", wrong, **{variable: "1"})
+    assert f"Invalid value for '--{flag}': " in typed.stderr
+    assert variable not in typed.stderr
+
+
+def test_of_two_variables_the_one_that_counts_is_named() -> None:
+    both = cotenant("v2", "--model-id", "a/b", INFINITY_PORT="abc", COTENANT_PORT="1")
+    assert "Invalid value for 'INFINITY_PORT': " in both.stderr
+    assert "COTENANT_PORT" not in both.stderr
+
+
 def test_a_wrong_list_variable_is_named() -> None:
     line = refusal("serve", COTENANT_MODEL_ID="a;b", COTENANT_DTYPE="auto;auto;auto")
     assert line.startswith("COTENANT_DTYPE: 3 values for 2 models")

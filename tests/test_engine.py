@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from runtime.errors import (
+    DeadlineExceeded,
     Draining,
     ModelFailed,
     ModelNotFound,
@@ -133,6 +135,20 @@ async def test_a_model_s_tokenizer_can_be_asked_until_the_server_drains() -> Non
         engine.begin_drain()
         with pytest.raises(Draining):
             await engine.consult("b", lambda vocabulary: None)
+
+
+async def test_a_tokenizer_s_answer_comes_by_the_deadline_or_not_at_all() -> None:
+    async with running("a") as (engine, backend):
+        backend.models["a"].words = FakeVocabulary()
+        now_s = time.perf_counter()
+        assert await engine.consult("a", lambda vocabulary: vocabulary.detokenize([104]), now_s + 60.0) == "h"
+        with pytest.raises(DeadlineExceeded):
+            await engine.consult("a", lambda vocabulary: None, now_s)
+        released = threading.Event()
+        with pytest.raises(DeadlineExceeded):
+            await engine.consult("a", lambda vocabulary: released.wait(30), time.perf_counter() + 0.01)
+        released.set()
+        assert await engine.consult("a", lambda vocabulary: vocabulary.detokenize([105])) == "i"
 
 
 async def test_a_model_that_could_not_be_loaded_has_no_tokenizer_to_ask() -> None:

@@ -40,6 +40,7 @@ from runtime.api.addressing import routed
 from runtime.api.contract import Engine
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange, Header
+from runtime.api.identity import Guard
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.errors import CotenantError, MethodNotAllowed, RouteNotFound
 
@@ -81,9 +82,12 @@ PLAIN_SURFACES = {"/info": Dialect.TEI, "/meta": Dialect.WEAVIATE}
 """Routes to no model whose clients read errors in their own dialect."""
 
 
-def build_app(engine: Engine) -> ASGIApp:
-    """The app over a started engine; it neither starts nor stops it. Raises ConfigurationError for bad API keys."""
-    edge = Edge(engine)
+def build_app(engine: Engine, guard: Guard | None = None) -> ASGIApp:
+    """The app over a started engine; it neither starts nor stops it. `guard`: who may ask, if not as the settings say.
+
+    Raises ConfigurationError for bad API keys.
+    """
+    edge = Edge(engine, guard)
     modules = (health, probes, admin, openai, infinity, info, openapi)
     router = Router([route for module in modules for route in module.routes(edge)], redirect_slashes=False)
 

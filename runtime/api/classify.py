@@ -58,6 +58,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
     body = await read_json(edge, exchange)
     fields = await off_loop(len(body), json_object, body)
     request = validated(form.schema, fields)
+    lane = lane_of(exchange, record, request.priority)
     spec = meant(edge, exchange, request.model, Task.CLASSIFY)
     record.model = spec.name
     job = Job(
@@ -65,7 +66,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
         model=spec.id,
         task=Task.CLASSIFY,
         inputs=form.inputs(request, edge.limits.max_inputs),
-        lane=lane_of(exchange, request.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",

@@ -13,12 +13,12 @@ from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
 from runtime.api.embeddings import VECTORS, Given, vector_model, vectors
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.inference import infer, lane_of, off_loop, read_json
 from runtime.api.parts import Reference, Source, contents, references
 from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import VectorOptions, json_object, validated
+from runtime.api.schemas import OwnFormOptions, json_object, validated
 from runtime.api.tensors import Wire, base64, numbers, render, wire_array, wire_bytes
 from runtime.errors import InvalidRequest
 from runtime.work import Result, Row, Task
@@ -27,7 +27,7 @@ EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Version = Literal["1", "2"]
 
 
-class CohereRequest(VectorOptions):
+class CohereRequest(OwnFormOptions):
     """The body of both versions. One of `texts`, `images` and `inputs` is needed."""
 
     texts: Any = None
@@ -51,6 +51,7 @@ async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version:
     """The answer. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, field, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
+    lane_of(exchange, record, request.priority)  # on record before anything about the model is refused
     spec, _ = vector_model(edge, exchange, request.model, VECTORS)
     options = request.model_copy(
         update={
@@ -73,8 +74,8 @@ def parse(body: bytes, max_inputs: int) -> tuple[CohereRequest, str, list[Source
         raise InvalidRequest("send one of texts, images and inputs", param=given[-1] if given else "texts")
     if request.images is not None:
         return request, "images", references(request.images, max_inputs, "images")
-    if request.texts is not None and not _is_texts(request.texts):
-        raise InvalidRequest("texts must be a list of strings", param="texts")
+    if request.texts is not None:
+        refuse_others_than_texts(request.texts)
     return request, given[0], contents(getattr(request, given[0]), max_inputs, given[0])
 
 
@@ -103,5 +104,10 @@ def _as_type(row: Row, kind: EmbeddingType) -> Any:
     return numbers(row, Wire(output_dtype=kind))
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+def refuse_others_than_texts(value: object) -> None:
+    """Raises InvalidRequest where `texts` is no list, or something in it is no string."""
+    if not isinstance(value, list):
+        raise InvalidRequest("texts must be a list of strings", param="texts")
+    for index, item in enumerate(value):
+        if not isinstance(item, str):
+            raise InvalidRequest(f"texts[{index}] must be a string", param="texts")

@@ -95,8 +95,11 @@ class Engine(Protocol):
     def watch_batches(self, watcher: BatchWatcher) -> None:
         """Tell `watcher` of every batch that was answered."""
 
-    async def consult(self, model_id: str, question: Callable[[Vocabulary], T]) -> T:
-        """What a model's tokenizer answers, off the event loop. Raises CotenantError."""
+    async def consult(self, model_id: str, question: Callable[[Vocabulary], T], deadline_s: float | None = None) -> T:
+        """What a model's tokenizer answers, off the event loop. Raises CotenantError.
+
+        `deadline_s`: when the answer is of no more use, as a job's.
+        """
 
     def describe(self) -> Sequence[ModelStatus]:
         """Every model and its state, in the registry's order."""

@@ -7,7 +7,6 @@ import time
 from runtime.api.contract import Engine
 from runtime.api.fetching import Fetcher
 from runtime.api.identity import Guard
-from runtime.api.keys import read_keys
 from runtime.api.quota import Quota
 from runtime.api.tracing import Tracing
 from runtime.pictures import PictureLimits
@@ -17,11 +16,14 @@ from runtime.work import MAXSIM_ID
 class Edge:
     """One per app; used on the event loop only."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Raises ConfigurationError where the API keys can't be read, or tracing is asked for and not installed."""
+    def __init__(self, engine: Engine, guard: Guard | None = None) -> None:
+        """`guard`: who may ask; None: whoever the settings say.
+
+        Raises ConfigurationError where the API keys can't be read, or tracing is asked for and not installed.
+        """
         self.engine = engine
         self.limits = engine.config.server
-        self.guard = Guard(read_keys(self.limits), self.limits)
+        self.guard = guard or Guard(self.limits)
         self.quota = Quota()
         self.picture_limits = PictureLimits(self.limits.max_image_pixels, self.limits.max_image_bytes)
         self.fetcher = Fetcher(

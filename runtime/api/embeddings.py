@@ -32,7 +32,7 @@ from runtime.api.tensors import Wire, concatenated, embedding_items, render, wir
 from runtime.api.token_pooling import pooled
 from runtime.errors import InvalidEncoding, UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Input, Job, Result, Task
+from runtime.work import Input, Job, Lane, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -108,11 +108,12 @@ async def vectors(
     tasks: Sequence[Task] = VECTORS,
 ) -> tuple[ModelSpec, Result]:
     """The model that was meant and its rows for what is given, in order. Raises CotenantError."""
+    lane = lane_of(exchange, record, options.priority)
     spec, task = vector_model(edge, exchange, options.model, tasks)
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(given.sources, given.places.field)
-    job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
+    job = vector_job(exchange, options, spec, task, lane)  # before pictures are fetched: its headers may be wrong
     let_in(edge, exchange, record)
     inputs = await inputs_of(edge, exchange, spec, given)
     result = await run_job(edge, exchange, record, replace(job, inputs=inputs), given.places)
@@ -129,15 +130,17 @@ async def inputs_of(edge: Edge, exchange: Exchange, spec: ModelSpec, given: Give
     texts = [source for source in given.sources if not isinstance(source, Reference)]
     if len(texts) == len(given.sources):
         return texts
-    check_sight(edge, spec.id)
+    check_sight(edge, spec.id, given.sources, given.places)
     return await exchange.while_connected(picture_inputs(edge, given.sources, given.places))
 
 
-def check_sight(edge: Edge, model_id: str) -> None:
-    """Raises UnsupportedCapability where the model, once loaded, takes no pictures."""
+def check_sight(edge: Edge, model_id: str, sources: Sequence[Source], places: Places) -> None:
+    """Raises UnsupportedCapability, with the place of the first picture, where the model, once loaded, takes none."""
     for status in edge.engine.describe():
         if status.id == model_id and status.modalities and "image" not in status.modalities:
-            raise UnsupportedCapability(f"{status.name} takes {', '.join(status.modalities)}", param="modality")
+            index = next(index for index, source in enumerate(sources) if isinstance(source, Reference))
+            takes = f"{{input}} is a picture; {status.name} takes {', '.join(status.modalities)} only"
+            raise UnsupportedCapability(takes, param="input", index=index).located(places.at(index))
 
 
 def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequence[Task]) -> tuple[ModelSpec, Task]:
@@ -155,7 +158,7 @@ def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequen
     raise refusal
 
 
-def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task) -> Job:
+def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane) -> Job:
     """The request with its defaults resolved, before it has inputs. Raises InvalidRequest for a senseless header."""
     limit = options.truncate_prompt_tokens
     return Job(
@@ -163,7 +166,7 @@ def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane_of(exchange, options.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, options.timeout_ms),
         dimensions=options.dimensions or None,
         normalize=options.normalize,

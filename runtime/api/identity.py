@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from runtime.api.keys import Key, hash_of
+from runtime.api.keys import Key, hash_of, read_keys
 from runtime.errors import Forbidden, Unauthenticated
 from runtime.registry import ModelSpec, ServerSettings
 from runtime.work import Lane
@@ -63,12 +63,18 @@ ANYONE: Final = Caller()
 
 
 class Guard:
-    """All keys, by their hashes."""
+    """All keys, by their hashes. On the event loop only."""
 
-    def __init__(self, keys: Sequence[Key], settings: ServerSettings) -> None:
-        self._callers = [(key.digest, caller_of(key)) for key in keys]
+    def __init__(self, settings: ServerSettings) -> None:
+        """Raises ConfigurationError where the keys can't be read."""
+        self._callers: Sequence[tuple[bytes, Caller]] = ()
+        self.replace(read_keys(settings))
         shown = MODEL_LISTS if settings.public_models else frozenset()
         self._public = PROBES | shown | (METRICS if settings.public_metrics else frozenset())
+
+    def replace(self, keys: Sequence[Key]) -> None:
+        """Know these keys and no others. A request whose key was known when it came goes on with that key's rights."""
+        self._callers = [(key.digest, caller_of(key)) for key in keys]
 
     @property
     def has_keys(self) -> bool:

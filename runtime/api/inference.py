@@ -31,6 +31,7 @@ LOG = logging.getLogger("cotenant.api")
 
 CAPPED = frozenset({TooManyDocuments.code, TooManyInputs.code})
 """Errors of requests whose documents were too many to be looked at."""
+LANE_HEADER = b"x-lane"
 DEADLINE_HEADERS = (b"x-deadline-ms", b"x-request-timeout-ms")
 
 OFF_LOOP_BYTES = 64 * 1024
@@ -62,6 +63,7 @@ async def infer(
 
 async def outcome(edge: Edge, exchange: Exchange, record: Record, handler: Handler) -> Answer:
     """What the handler made, or the error it ended in, in the dialect that the record ends up with."""
+    record.lane = first_lane(exchange)
     try:
         exchange.require_caller()
         with_cost = wants_cost(exchange)
@@ -99,9 +101,10 @@ async def read_json(edge: Edge, exchange: Exchange) -> bytes:
     """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
     media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type not in (b"", b"application/json") and not media_type.endswith(b"+json"):
-        raise UnsupportedMediaType("content-type must be application/json")
+        raise UnsupportedMediaType("content-type must be application/json", param="content-type")
     if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMediaType("compressed bodies are not accepted: send content-encoding identity")
+        refusal = "compressed bodies are not accepted: leave the header content-encoding out"
+        raise UnsupportedMediaType(refusal, param="content-encoding")
     return await exchange.read_body(edge.limits.max_body_bytes)
 
 
@@ -149,15 +152,23 @@ def let_in(edge: Edge, exchange: Exchange, record: Record) -> None:
         edge.quota.check(exchange.require_caller())
 
 
-def lane_of(exchange: Exchange, priority: int) -> Lane:
-    """The lane that a request runs in: its key's, unless it asks for bulk itself."""
+def first_lane(exchange: Exchange) -> Lane:
+    """The lane of a request of which only the head was read, right or wrong: what is refused then counts in it."""
+    if exchange.headers.get(LANE_HEADER, b"").strip().lower() == Lane.BULK.value.encode():
+        return Lane.BULK
+    return (exchange.caller and exchange.caller.lane) or Lane.ONLINE
+
+
+def lane_of(exchange: Exchange, record: Record, priority: int) -> Lane:
+    """The lane that a request runs in, now on its record: its key's, unless it asks for bulk itself."""
     lane = asked_lane(exchange, priority)
-    return lane if lane is Lane.BULK else exchange.require_caller().lane or lane
+    record.lane = lane if lane is Lane.BULK else exchange.require_caller().lane or lane
+    return record.lane
 
 
 def asked_lane(exchange: Exchange, priority: int) -> Lane:
     """The lane that the header `x-lane` names, else the one that `priority` means (above 0: bulk)."""
-    named = exchange.headers.get(b"x-lane")
+    named = exchange.headers.get(LANE_HEADER)
     if named is None:
         return Lane.BULK if priority > 0 else Lane.ONLINE
     try:

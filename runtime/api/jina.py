@@ -14,8 +14,8 @@ from runtime.api.inference import infer
 from runtime.api.openai import embedding_list
 from runtime.api.parts import Source, contents
 from runtime.api.problems import Dialect
-from runtime.api.schemas import EmbeddingRequest
-from runtime.errors import InvalidRequest, UnsupportedCapability
+from runtime.api.schemas import EmbeddingRequest, sources_of
+from runtime.errors import UnsupportedCapability
 from runtime.work import Task
 
 
@@ -45,8 +45,8 @@ def mixed_sources(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
     """Texts and pictures in one list. Raises RequestError."""
     if isinstance(request, MultiVectorRequest) and not request.return_multivector:
         raise UnsupportedCapability("this route gives multi-vectors only", param="return_multivector")
-    if request.input is None:
-        raise InvalidRequest("input is required", param="input")
+    if request.messages is not None or request.modality != "text" or request.input is None:
+        return sources_of(request, max_inputs)
     return contents(request.input, max_inputs, "input")
 
 

@@ -77,7 +77,7 @@ def entries_of_settings(settings: ServerSettings) -> Iterator[KeyEntry]:
             try:
                 yield KeyEntry.model_validate({"name": name, "key": key})
             except ValidationError:
-                raise ConfigurationError("server.api_keys: write NAME:KEY,NAME:KEY") from None
+                raise ConfigurationError("server.api_keys (COTENANT_API_KEYS): write NAME:KEY,NAME:KEY") from None
 
 
 def entries_of_file(path: str | None) -> tuple[KeyEntry, ...]:

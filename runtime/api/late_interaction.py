@@ -41,7 +41,7 @@ class Account:
         texts = [source for source in sources if isinstance(source, str)]
         if len(texts) == len(sources):
             return texts
-        check_sight(self._edge, job.model)
+        check_sight(self._edge, job.model, sources, places)
         let_in(self._edge, self._exchange, self._record)
         return await self._exchange.while_connected(picture_inputs(self._edge, sources, places))
 

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from runtime.api import contract
 from runtime.api.app import build_app
+from runtime.api.identity import Guard
 from runtime.api.listening import is_exposed
 from runtime.api.loading import show_loading
 from runtime.api.logs import set_up_logs
@@ -73,15 +74,22 @@ def run(config: RuntimeConfig, read_again: Read | None = None) -> int:
     set_up_logs(config.log, console)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         engine = RuntimeEngine(config)
-        on_hangup = None if read_again is None else Rereading(engine, read_again).begin
-        runner.run(serve_engine(engine, console, started, on_hangup))
+        guard = Guard(config.server)
+        on_hangup = None if read_again is None else Rereading(engine, read_again, guard).begin
+        runner.run(serve_engine(engine, console, started, on_hangup, guard))
     return 0
 
 
 async def serve_engine(
-    engine: Engine, console: Console | None, started: float, on_hangup: Callable[[], None] | None = None
+    engine: Engine,
+    console: Console | None,
+    started: float,
+    on_hangup: Callable[[], None] | None = None,
+    guard: Guard | None = None,
 ) -> None:
     """Serve `engine` until a signal; `started` is when that began, in `time.perf_counter` seconds.
+
+    `guard`: who may ask, if not as the settings say.
 
     Raises ConfigurationError where the port can't be had, StartupError where no model could be loaded.
     """
@@ -101,7 +109,7 @@ async def serve_engine(
             drain()
 
     with _signals(retire, on_hangup):
-        serving, url = await _listen(engine, stop)
+        serving, url = await _listen(engine, stop, guard)
         await engine.start()
         loading = asyncio.create_task(_load(engine, url, console, started))
         stopping = asyncio.create_task(stop.wait())
@@ -112,10 +120,10 @@ async def serve_engine(
         await _wind_down(engine, serving, loading)
 
 
-async def _listen(engine: Engine, stop: asyncio.Event) -> tuple[asyncio.Task[None], str]:
+async def _listen(engine: Engine, stop: asyncio.Event, guard: Guard | None) -> tuple[asyncio.Task[None], str]:
     """Open the port. The task that serves, and the URL. Raises ConfigurationError."""
     bound: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    app, settings = build_app(engine), engine.config.server
+    app, settings = build_app(engine, guard), engine.config.server
     if is_exposed(settings):
         LOG.warning("no API key is set: whoever reaches %s may use this server", settings.host)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
 from runtime.api.addressing import meant, name_of
 from runtime.api.cohere import enveloped
@@ -22,19 +22,18 @@ from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_js
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.matrices import Matrix, is_matrix, matrix_of
 from runtime.api.parts import Reference
-from runtime.api.places import Places, lone
+from runtime.api.places import Places, lone, places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import Truncation, json_object, truncation, validated
+from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, json_object, truncation, validated
 from runtime.api.scores import Scores, best_first
 from runtime.api.scoring import candidates
-from runtime.api.scoring_schemas import Count, all_documents, listed
+from runtime.api.scoring_schemas import Count, document_of, listed
 from runtime.api.tensors import render
 from runtime.errors import InvalidRequest, TooManyDocuments
 from runtime.work import MAXSIM_ID, Job, MatrixPair, Task
 
 MOST_ID_CHARACTERS = 512
-DOCUMENTS = Places("documents")
 
 Content: TypeAlias = Matrix | str | Reference
 
@@ -52,7 +51,17 @@ class MaxSimRequest(BaseModel):
     """0: all of them."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     priority: Annotated[int, Strict()] = 0
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
+
+    @property
+    def query_places(self) -> Places:
+        """What the caller calls each query."""
+        return lone("query") if self.queries is None else places_of("queries", self.queries)
+
+    @property
+    def document_places(self) -> Places:
+        """What the caller calls each document."""
+        return places_of("documents", self.documents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +99,13 @@ async def answer_maxsim(edge: Edge, exchange: Exchange, record: Record) -> bytes
     asked = await off_loop(len(body), read, fields, edge.limits.max_documents)
     job = job_of(edge, exchange, record, asked)
     account = Account(edge, exchange, record)
-    documents = await matrices(account, replace(job, prompt_name=DOCUMENT), asked.documents, DOCUMENTS)
-    names = lone("query") if asked.request.queries is None else Places("queries")
-    queries = await matrices(account, replace(job, prompt_name=QUERY), asked.queries, names)
+    places = asked.request.document_places
+    documents = await matrices(account, replace(job, prompt_name=DOCUMENT), asked.documents, places)
+    queries = await matrices(account, replace(job, prompt_name=QUERY), asked.queries, asked.request.query_places)
     check_widths(queries, documents)
     pairs = [MatrixPair(query, document) for query in queries for document in documents]
     given_rows = sum(len(entry.content) for entry in asked.documents if isinstance(entry.content, np.ndarray))
-    compared = Places("documents", lambda index: DOCUMENTS.at(index % len(documents)))
+    compared = Places("documents", lambda index: places.at(index % len(documents)))
     result = await account.compare(pairs, job, compared, given_rows)
     started = time.perf_counter()
     scores = np.concatenate(result.rows).astype(np.float64).reshape(len(queries), len(documents))
@@ -117,13 +126,16 @@ def read(fields: dict[str, Any], max_documents: int) -> Comparison:
             f"{len(queries)} queries with {len(documents)} documents each are more than the {max_documents} documents"
             " that this server takes in one request"
         )
-    name = "query" if request.queries is None else "queries"
-    return Comparison(request=request, queries=entries_of(queries, name), documents=entries_of(documents, "documents"))
+    return Comparison(
+        request=request,
+        queries=entries_of(queries, request.query_places),
+        documents=entries_of(documents, request.document_places),
+    )
 
 
-def entries_of(items: Sequence[Any], name: str) -> list[Entry]:
+def entries_of(items: Sequence[Any], places: Places) -> list[Entry]:
     """Each item as an entry. Raises InvalidRequest's kinds, UnsupportedCapability."""
-    return [entry_of(item, name if name == "query" else f"{name}[{index}]") for index, item in enumerate(items)]
+    return [entry_of(item, places.at(index)) for index, item in enumerate(items)]
 
 
 def entry_of(item: object, name: str) -> Entry:
@@ -136,8 +148,7 @@ def entry_of(item: object, name: str) -> Entry:
         )
     if is_matrix(item):
         return Entry(matrix_of(item, name), id)
-    [source] = all_documents([item], param, blind=None)
-    return Entry(source, id)
+    return Entry(document_of(item, name), id)
 
 
 def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) -> Job:
@@ -146,6 +157,7 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
     Raises ModelNotFound, ModelRequired, UnsupportedCapability.
     """
     request = asked.request
+    lane = lane_of(exchange, record, request.priority)
     record.model, model_id = MAXSIM_ID, MAXSIM_ID
     if asked.embeds or name_of(exchange, request.model):
         spec = meant(edge, exchange, request.model, Task.MULTI_VECTOR)
@@ -155,9 +167,10 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
         model=model_id,
         task=Task.MULTI_VECTOR,
         inputs=(),
-        lane=lane_of(exchange, request.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
+        truncation_side=CUT_SIDES.get(request.truncate),
     )
 
 

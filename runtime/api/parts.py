@@ -38,12 +38,22 @@ def checked_length(values: list[Any], max_inputs: int, param: str) -> list[Any]:
     return values
 
 
+def place_in(value: object, param: str, index: int) -> str:
+    """Where one of a field's inputs stands: in its list, or as the field itself."""
+    return f"{param}[{index}]" if isinstance(value, list) else param
+
+
 def references(value: object, max_inputs: int, param: str = "input") -> list[Source]:
     """Pictures given as one string or a list of strings. Raises InvalidRequest's kinds."""
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(type(item) is str for item in values):
-        raise InvalidRequest(f"{param} must be a picture (data URI, base64 or address) or a list of them", param=param)
-    return [Reference(item) for item in checked_length(values, max_inputs, param)]
+    values = value if isinstance(value, list) else [value]
+    checked_length(values, max_inputs, param)
+    return [_picture(item, place_in(value, param, index)) for index, item in enumerate(values)]
+
+
+def _picture(item: object, place: str) -> Reference:
+    if not isinstance(item, str):
+        raise InvalidRequest(f"{place} must be a picture (data URI, base64 or address)", param=_param(place))
+    return Reference(item)
 
 
 def conversations(value: object, max_inputs: int) -> list[Source]:
@@ -57,8 +67,8 @@ def conversations(value: object, max_inputs: int) -> list[Source]:
     nested = [item for item in value if isinstance(item, list)]
     if nested and len(nested) < len(value):
         raise InvalidRequest("messages must be a list of messages or a list of such lists", param="messages")
-    return [_conversation(messages, f"messages[{index}]") for index, messages in enumerate(nested)] or [
-        _conversation(value, "messages")
+    return [conversation(messages, f"messages[{index}]") for index, messages in enumerate(nested)] or [
+        conversation(value, "messages")
     ]
 
 
@@ -68,22 +78,25 @@ def contents(value: object, max_inputs: int, param: str) -> list[Source]:
     Raises InvalidRequest's kinds, UnsupportedCapability where one mixes text and picture.
     """
     values = value if isinstance(value, list) else [value]
-    return [_content(item, f"{param}[{index}]") for index, item in enumerate(checked_length(values, max_inputs, param))]
+    checked_length(values, max_inputs, param)
+    return [content_of(item, place_in(value, param, index)) for index, item in enumerate(values)]
 
 
-def _conversation(messages: list[Any], place: str) -> Source:
+def conversation(messages: list[Any], place: str) -> Source:
+    """One conversation as one input. Raises what `conversations` raises."""
     parts: list[Any] = []
-    for message in messages:
+    for index, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None
         if content is None:
-            raise InvalidRequest(f"{place}: every message must have a content", param="messages")
+            raise InvalidRequest(f"{place}[{index}] must be an object with content", param="messages")
         parts += content if isinstance(content, list) else [content]
     if messages and not parts:
         return ""  # as MTEB's wrappers write the empty text
     return _one_input(parts, place)
 
 
-def _content(item: object, place: str) -> Source:
+def content_of(item: object, place: str) -> Source:
+    """One of `contents`, which stands at `place` in the body."""
     if isinstance(item, dict) and item.get("content") is not None:
         item = item["content"]
     return _one_input(item if isinstance(item, list) else [item], place)

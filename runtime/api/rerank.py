@@ -70,7 +70,7 @@ async def rerank(edge: Edge, exchange: Exchange, record: Record, choose: Callabl
     record.surface = form.dialect
     record.candidates = candidates(fields.get(form.documents))
     request = validated(RerankRequest, fields)
-    model = scoring_model(edge, exchange, record, request.model)
+    model = scoring_model(edge, exchange, record, request)
     query = text_of(request.query, "query")
     blind = blindness(edge, exchange, request.model, model)
     documents = documents_of(request.documents, form.documents, edge.limits.max_documents, blind)

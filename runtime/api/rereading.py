@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration is read again, and its models are served from then on. An invalid one changes nothing."""
+"""SIGHUP: configuration and API keys are read again; an invalid one of them changes neither models nor keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from runtime.api.keys import entries_of_file
+from runtime.api.identity import Guard
+from runtime.api.keys import Key, read_keys
 from runtime.errors import CotenantError
 from runtime.registry import RuntimeConfig, Section
 
@@ -31,11 +32,15 @@ class Reconfigurable(Protocol):
 class Rereading:
     """One reading after another; what comes while one is under way is done once more after it."""
 
-    def __init__(self, engine: Reconfigurable, read: Read) -> None:
-        """`read`: the configuration as it stands. Raises ConfigurationError."""
+    def __init__(self, engine: Reconfigurable, read: Read, guard: Guard) -> None:
+        """`read`: the configuration as it stands. Raises ConfigurationError. `guard`: who learns of changed keys.
+
+        Raises ConfigurationError where the API keys can't be read.
+        """
         self._engine = engine
         self._read = read
-        self._keys = entries_of_file(engine.config.server.keys_file)
+        self._guard = guard
+        self._keys = read_keys(engine.config.server)
         self._task: asyncio.Task[None] | None = None
         self._again = False
 
@@ -52,19 +57,31 @@ class Rereading:
 
     async def _read_once(self) -> None:
         try:
-            config = await asyncio.to_thread(self._read)
+            config, keys = await asyncio.to_thread(self._read_both)
             ignored = ignored_changes(self._engine.config, config)
-            if entries_of_file(config.server.keys_file) != self._keys and "server.keys_file" not in ignored:
-                ignored.append("what server.keys_file holds")
             if ignored:
                 log.warning("these changes need a restart: %s", ", ".join(ignored))
             await self._engine.reconfigure(config)
+            self._take(keys)
         except CotenantError as error:
-            log.error("the registry was refused and nothing has changed: %s", error.message)
+            log.error("the configuration was refused and nothing has changed: %s", error.message)
         except Exception:
             log.exception("the registry could not be read again")
         else:
             log.info("the registry was read again: %d models", len(config.models))
+
+    def _read_both(self) -> tuple[RuntimeConfig, list[Key]]:
+        """The configuration and the API keys. A keys file elsewhere is a setting of the process, and is not read."""
+        config, server = self._read(), self._engine.config.server
+        moved = config.server.keys_file != server.keys_file
+        return config, self._keys if moved else read_keys(server)
+
+    def _take(self, keys: list[Key]) -> None:
+        """Let the guard know the keys, if they are others than before. Nothing here can fail."""
+        if keys != self._keys:
+            self._guard.replace(keys)
+            log.info("the API keys have changed: %d are known now", len(keys))
+        self._keys = keys
 
 
 def ignored_changes(present: RuntimeConfig, wanted: RuntimeConfig) -> list[str]:

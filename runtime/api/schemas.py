@@ -38,6 +38,20 @@ FIELD_ERRORS: dict[str, type[InvalidRequest]] = {
     "endianness": InvalidEncoding,
 }
 
+PHRASES: dict[str, str] = {
+    "missing": "is required",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+}
+"""Pydantic's complaints in JSON's words, by their type."""
+
 TOKEN_IDS_REMEDY = (
     " must be text: token ids of another tokenizer would give meaningless vectors. Send strings;"
     " in LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False"
@@ -77,6 +91,9 @@ def token_limit(value: object) -> object:
     return value
 
 
+Milliseconds = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+
+
 class VectorOptions(BaseModel):
     """What every dialect may say about the vectors it wants, apart from the inputs."""
 
@@ -101,13 +118,28 @@ class VectorOptions(BaseModel):
     """Of multi-vectors: about one row for so many."""
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
     """The answer is of no use after so long."""
 
     @property
     def side(self) -> Literal["left", "right"] | None:
         """The side from which over-long inputs are cut; None: the model's own."""
         return self.truncation_side or CUT_SIDES.get(self.truncate)
+
+    def beside(self, inner: VectorOptions) -> VectorOptions:
+        """The options of a body whose object `inner` has options too; where both say something, the body counts."""
+        said = self.model_fields_set & VectorOptions.model_fields.keys()
+        return inner.model_copy(update={name: getattr(self, name) for name in said})
+
+
+class OwnFormOptions(VectorOptions):
+    """Options of dialects that write vectors in one form of their own: asking for another is an error."""
+
+    encoding_format: Literal["float"] = "float"
+    embed_dtype: Literal["float32"] = "float32"
+    endianness: Literal["little"] = "little"
+    output_dtype: Literal["float"] = Field("float", validation_alias=AliasChoices("output_dtype", "embedding_type"))
+    modality: Literal["text"] = "text"
 
 
 class EmbeddingRequest(VectorOptions):
@@ -128,6 +160,8 @@ class EmbeddingRequest(VectorOptions):
 def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
     """The request's inputs, from `messages` or `input`. Raises RequestError."""
     if request.messages is not None:
+        if request.input is not None:
+            raise InvalidRequest("give input or messages, not both", param="messages")
         return conversations(request.messages, max_inputs)
     if request.modality == "image":
         return references(request.input, max_inputs)
@@ -142,15 +176,24 @@ def sources_of(request: EmbeddingRequest, max_inputs: int) -> list[Source]:
 
 def json_object(body: bytes) -> dict[str, Any]:
     """The body's fields, without those that are null. Raises InvalidJson, InvalidRequest."""
+    if not body:
+        raise InvalidJson("the body is empty: send a JSON object")
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        # Its text holds a reason and a place, its `doc` the whole body: only the text may leave.
-        place = f"line {error.lineno} column {error.colno}"
-        raise InvalidJson(f"the body is not valid JSON: {error.msg}, {place}") from None
+        raise InvalidJson(f"the body is not valid JSON: {json_fault(body, error)}") from None
     if not isinstance(fields, dict):
         raise InvalidRequest("the body must be a JSON object")
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def json_fault(body: bytes, error: orjson.JSONDecodeError) -> str:
+    """What is wrong with a body, and where. The error's `doc` is the whole body: only its words may leave."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as fault:
+        return f"it is not UTF-8 text, from byte {fault.start} on"
+    return f"{error.msg}, line {error.lineno} column {error.colno}"
 
 
 def shed_nulls(fields: dict[str, Any], name: str) -> dict[str, Any]:
@@ -172,11 +215,11 @@ def validated(schema: type[B], fields: dict[str, Any]) -> B:
 def invalid_field(error: ValidationError) -> InvalidRequest:
     """The first of pydantic's complaints as one line: field and expectation, not the value."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    param = str(first["loc"][0])
-    if first["type"] == "missing":
-        return InvalidRequest(f"{param} is required", param=param)
-    message = first["msg"].replace("Input", param, 1)
-    return FIELD_ERRORS.get(param, InvalidRequest)(message, param=param)
+    param, *inner = first["loc"]
+    place = str(param) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
+    name = next(part for part in reversed(first["loc"]) if isinstance(part, str))
+    phrase = PHRASES.get(first["type"]) or first["msg"].replace("Input should", "must", 1)
+    return FIELD_ERRORS.get(name, InvalidRequest)(f"{place} {phrase}", param=str(param))
 
 
 def inputs_of(value: object, max_inputs: int, param: str = "input") -> list[Input]:

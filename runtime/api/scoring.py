@@ -156,11 +156,14 @@ def candidates(documents: object) -> int:
     return int(documents is not None)
 
 
-def scoring_model(edge: Edge, exchange: Exchange, record: Record, named: str | None) -> tuple[ModelSpec, Task]:
+def scoring_model(edge: Edge, exchange: Exchange, record: Record, request: PairRequest) -> tuple[ModelSpec, Task]:
     """The model meant, and the task by which it scores. Raises ModelNotFound, ModelRequired, UnsupportedCapability.
 
-    A request that names no model means a reranker; only by its name is an embedder asked to score.
+    The request's lane is on record from here on. A request that names no model means a reranker; only by its name is
+    an embedder asked to score.
     """
+    named = request.model
+    lane_of(exchange, record, request.priority)
     tasks = list(READINGS) if name_of(exchange, named) else [Task.RERANK]
     refusal: UnsupportedCapability | None = None
     for task in tasks:
@@ -211,7 +214,7 @@ async def read_pairs(
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane_of(exchange, request.priority),
+        lane=lane_of(exchange, record, request.priority),
         deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",

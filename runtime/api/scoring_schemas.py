@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from runtime.api.parts import Reference, contents
-from runtime.api.schemas import CUT_SIDES, Truncation, lower, token_limit, truncation
+from runtime.api.parts import Reference, content_of, place_in
+from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, lower, token_limit, truncation
 from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
 
 Count = Annotated[int, Strict(), Field(ge=0)]
@@ -55,7 +55,7 @@ class ScoringRequest(BaseModel):
     prompt_name: str | None = Field(None, validation_alias=AliasChoices("prompt_name", "input_type"))
     priority: Annotated[int, Strict()] = 0
     """Lower is sooner; above 0 waits in the bulk lane."""
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
     """The answer is of no use after so long."""
 
     @property
@@ -121,7 +121,7 @@ def documents_of(value: object, name: str, max_documents: int, blind: Blindness)
     """
     items = listed(value, name)
     refuse_documents(items, name, max_documents)
-    return all_documents(items, name, blind)
+    return all_documents(value, name, blind)
 
 
 def refuse_documents(items: list[Any], name: str, max_documents: int) -> None:
@@ -154,10 +154,10 @@ def candidates_of(request: ScoreRequest, sides: Sides, max_documents: int, blind
             param=sides.queries,
         )
     refuse_documents(documents, sides.documents, max_documents)
-    read = all_texts(queries, sides.queries)
+    read = all_texts(request.queries, sides.queries)
     if len(read) == 1:
         read *= len(documents)
-    halves = zip(read, all_documents(documents, sides.documents, blind), strict=True)
+    halves = zip(read, all_documents(request.documents, sides.documents, blind), strict=True)
     return [Candidate(query, document) for query, document in halves]
 
 
@@ -165,7 +165,7 @@ def texts_of(value: object, name: str, max_inputs: int) -> list[str]:
     """The texts to classify; a lone one is a list of one. Raises InvalidRequest's kinds."""
     items = listed(value, name)
     refuse_many(items, name, max_inputs)
-    return all_texts(items, name)
+    return all_texts(value, name)
 
 
 def listed(value: object, name: str) -> list[Any]:
@@ -184,16 +184,24 @@ def refuse_many(items: list[Any], name: str, max_inputs: int) -> None:
         )
 
 
-def all_texts(items: list[Any], name: str, blind: Blindness = None) -> list[str]:
+def all_texts(value: object, name: str, blind: Blindness = None) -> list[str]:
     """Each item as a text. Raises what `text_of` raises."""
-    return [item if type(item) is str else text_of(item, f"{name}[{index}]", blind) for index, item in enumerate(items)]
+    items = enumerate(listed(value, name))
+    return [item if type(item) is str else text_of(item, place_in(value, name, index), blind) for index, item in items]
 
 
-def all_documents(items: list[Any], name: str, blind: Blindness) -> list[Document]:
-    """Each item as a text, or a picture where these may be. Raises what `text_of` and `contents` raise."""
+def all_documents(value: object, name: str, blind: Blindness) -> list[Document]:
+    """Each item as a text, or a picture where these may be. Raises what `text_of` and `content_of` raise."""
     if blind is not None:
-        return [*all_texts(items, name, blind)]
-    return [source for source in contents(items, len(items), name) if isinstance(source, str | Reference)]
+        return [*all_texts(value, name, blind)]
+    return [document_of(item, place_in(value, name, index)) for index, item in enumerate(listed(value, name))]
+
+
+def document_of(item: object, name: str) -> Document:
+    """A text or a picture. `name`: the place in the body. Raises what `content_of` raises."""
+    source = content_of(item, name)
+    assert isinstance(source, str | Reference)  # only whole inputs may be token ids
+    return source
 
 
 def text_of(value: object, name: str, blind: Blindness = None) -> str:
@@ -233,4 +241,4 @@ def not_text(name: str, blind: Blindness) -> UnsupportedCapability:
 
 def param_of(name: str) -> str:
     """The field that a place is in."""
-    return name.partition("[")[0]
+    return name.partition("[")[0].partition(".")[0]

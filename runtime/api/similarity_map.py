@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
 from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
-from runtime.api.parts import Reference, contents
+from runtime.api.parts import Reference, content_of
 from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import Truncation, json_object, truncation, validated
+from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, json_object, truncation, validated
 from runtime.api.tensors import base64, render
 from runtime.errors import InvalidRequest
 from runtime.work import Job, Picture, Result, Task
@@ -39,7 +39,7 @@ class SimilarityMapRequest(BaseModel):
     """A `data:` URI, bare base64 or an address, or a part that holds one."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     priority: Annotated[int, Strict()] = 0
-    timeout_ms: Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None = None
+    timeout_ms: Milliseconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     """The answer's JSON. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request = validated(SimilarityMapRequest, await off_loop(len(body), json_object, body))
+    lane = lane_of(exchange, record, request.priority)
     image = reference_of(request.image)
     spec = meant(edge, exchange, request.model, Task.MULTI_VECTOR)
     record.model = spec.name
@@ -70,9 +71,10 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
         model=spec.id,
         task=Task.MULTI_VECTOR,
         inputs=(),
-        lane=lane_of(exchange, request.priority),
+        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
+        truncation_side=CUT_SIDES.get(request.truncate),
         wants_layouts=True,
     )
     account = Account(edge, exchange, record)
@@ -89,7 +91,7 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
 def reference_of(image: object) -> Reference:
     """The one picture meant. Raises InvalidRequest."""
-    [source] = [Reference(image)] if isinstance(image, str) else contents([image], 1, "image")
+    source = Reference(image) if isinstance(image, str) else content_of(image, "image")
     if not isinstance(source, Reference):
         raise InvalidRequest("image must be one picture (data URI, base64 or address)", param="image")
     return source

@@ -21,13 +21,13 @@ from runtime.api.parts import Source
 from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import VectorOptions, inputs_of, json_object, validated
+from runtime.api.schemas import OwnFormOptions, inputs_of, json_object, validated
 from runtime.api.tensors import wire_bytes
 from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.work import Result, Task
 
 
-class TeiRequest(VectorOptions):
+class TeiRequest(OwnFormOptions):
     """The body of both routes."""
 
     inputs: Any

@@ -11,19 +11,21 @@ from runtime.api.inference import infer, off_loop, read_json
 from runtime.api.places import Places, lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
+from runtime.api.schemas import OwnFormOptions, VectorOptions, json_object, shed_nulls, validated
 from runtime.api.scoring import Compared, cosine, positions
 from runtime.api.scoring_schemas import Candidate, texts_of
 from runtime.api.tensors import render
 from runtime.errors import InvalidRequest
 from runtime.work import Task
 
+SOURCE, SENTENCES = "inputs.source_sentence", "inputs.sentences"
 
-class SimilarityParameters(VectorOptions):
+
+class SimilarityParameters(OwnFormOptions):
     """How the sentences are read."""
 
 
-class SimilarityRequest(VectorOptions):
+class SimilarityRequest(OwnFormOptions):
     """The body of `/similarity`."""
 
     inputs: Any
@@ -34,9 +36,7 @@ class SimilarityRequest(VectorOptions):
     @property
     def options(self) -> VectorOptions:
         """How the sentences are read, wherever the body says it."""
-        if self.parameters is None:
-            return self
-        return self.parameters.model_copy(update={"model": self.model or self.parameters.model})
+        return self if self.parameters is None else self.beside(self.parameters)
 
 
 async def similarity(edge: Edge, exchange: Exchange) -> None:
@@ -50,7 +50,7 @@ async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     fields = await off_loop(len(body), json_object, body)
     request = validated(SimilarityRequest, shed_nulls(fields, "parameters"))
     pairs = candidates(request.inputs, edge.limits.max_inputs)
-    compared = Compared(pairs, lone("inputs.source_sentence"), Places("inputs.sentences"))
+    compared = Compared(pairs, lone(SOURCE), Places(SENTENCES))
     texts = list(positions(pairs))
     given = Given(texts, compared.places(texts))
     _, result = await vectors(edge, exchange, record, request.options, given, (Task.EMBED,))
@@ -59,9 +59,11 @@ async def similarities(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
 def candidates(inputs: object, max_inputs: int) -> list[Candidate]:
     """The source sentence with each of the others. Raises InvalidRequest's kinds."""
-    if not isinstance(inputs, dict) or not isinstance(source := inputs.get("source_sentence"), str):
-        raise InvalidRequest("inputs must have a source_sentence, and sentences to compare it with", param="inputs")
-    sentences = inputs.get("sentences")
+    if not isinstance(inputs, dict):
+        raise InvalidRequest("inputs must be an object with source_sentence and sentences", param="inputs")
+    source, sentences = inputs.get("source_sentence"), inputs.get("sentences")
+    if not isinstance(source, str):
+        raise InvalidRequest(f"{SOURCE} must be a string", param="inputs")
     if not isinstance(sentences, list):
-        raise InvalidRequest("inputs must have sentences, a list of strings", param="inputs")
-    return [Candidate(source, sentence) for sentence in texts_of(sentences, "inputs", max_inputs - 1)]
+        raise InvalidRequest(f"{SENTENCES} must be a list of strings", param="inputs")
+    return [Candidate(source, sentence) for sentence in texts_of(sentences, SENTENCES, max_inputs - 1)]

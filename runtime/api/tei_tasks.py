@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import orjson
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Strict
 
 from runtime.api import openai
 from runtime.api.addressing import meant
@@ -20,13 +20,13 @@ from runtime.api.classify import classify
 from runtime.api.edge import Edge
 from runtime.api.embeddings import embed
 from runtime.api.exchange import Exchange
-from runtime.api.inference import Handler, infer, off_loop, read_json
+from runtime.api.inference import Handler, infer, lane_of, off_loop, read_json
 from runtime.api.parts import checked_length
 from runtime.api.problems import Answer, Dialect
 from runtime.api.record import Record
 from runtime.api.rerank import rerank
 from runtime.api.rerank_routes import bare_form
-from runtime.api.schemas import json_object, validated
+from runtime.api.schemas import Milliseconds, json_object, validated
 from runtime.api.tei import PREDICT
 from runtime.api.tei_embeddings import bare_vectors, refuse_sparse
 from runtime.api.tei_similarity import similarities
@@ -72,6 +72,15 @@ class VertexRequest(BaseModel):
 
     instances: list[Fields]
     """Bodies as `POST /` takes them, each with its `type` or without."""
+    model: str | None = None
+    """Of the instances that name none; so the fields below."""
+    priority: Annotated[int, Strict()] = 0
+    timeout_ms: Milliseconds | None = None
+
+    @property
+    def shared(self) -> Fields:
+        """What counts for every instance that doesn't say it itself."""
+        return self.model_dump(exclude={"instances"}, exclude_unset=True)
 
 
 async def invoke(edge: Edge, exchange: Exchange) -> None:
@@ -118,12 +127,15 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     body = await read_json(edge, exchange)
     request = validated(VertexRequest, await off_loop(len(body), json_object, body))
     instances = checked_length(request.instances, edge.limits.max_inputs, "instances")
-    records = [Record(surface=record.surface, task=record.task) for _ in instances]
+    lane = lane_of(exchange, record, request.priority)
+    records = [Record(surface=record.surface, task=record.task, lane=lane) for _ in instances]
 
     async def all_of_them() -> list[bytes]:
         each = zip(instances, records, strict=True)
         tasks = [
-            asyncio.ensure_future(located(prediction(edge, exchange, part, fields, len(body)), index))
+            asyncio.ensure_future(
+                located(prediction(edge, exchange, part, request.shared | told(fields), len(body)), index)
+            )
             for index, (fields, part) in enumerate(each)
         ]
         try:
@@ -136,6 +148,11 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
 
     answers = await exchange.while_connected(all_of_them())
     return b'{"predictions":[' + b",".join(answers) + b"]}"
+
+
+def told(fields: Fields) -> Fields:
+    """The fields without those that are null."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 async def located(answer: Coroutine[Any, Any, bytes], index: int) -> bytes:
@@ -154,9 +171,8 @@ async def prediction(edge: Edge, exchange: Exchange, record: Record, fields: Fie
     kind = fields.pop("type", None)
     if kind is not None and not (isinstance(kind, str) and kind in BY_NAME):
         raise InvalidRequest(f"type must be one of {', '.join(BY_NAME)}", param="instances")
-    told = {name: value for name, value in fields.items() if value is not None}
-    handler = BY_NAME[kind] if kind else handler_of(edge, exchange, record, told)
-    answer = await handler(edge, exchange.part(await off_loop(size_bytes, orjson.dumps, told)), record)
+    handler = BY_NAME[kind] if kind else handler_of(edge, exchange, record, fields)
+    answer = await handler(edge, exchange.part(await off_loop(size_bytes, orjson.dumps, fields)), record)
     if isinstance(answer, Answer):
         raise UnsupportedCapability("instances are answered in JSON", param="encoding_format")
     return answer

@@ -17,11 +17,11 @@ from runtime.api.addressing import meant
 from runtime.api.catalogue import status_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import Handler, infer, off_loop, read_json
-from runtime.api.parts import Reference, conversations
+from runtime.api.inference import Handler, deadline_of, infer, off_loop, read_json
+from runtime.api.parts import Reference, conversation
 from runtime.api.problems import Dialect
 from runtime.api.record import TOKENIZE, Record
-from runtime.api.schemas import json_object, validated
+from runtime.api.schemas import Milliseconds, json_object, validated
 from runtime.api.scoring_schemas import texts_of
 from runtime.api.tensors import render
 from runtime.errors import EmptyInput, InvalidRequest, TooManyInputs, UnsupportedCapability
@@ -42,6 +42,8 @@ class TokensRequest(BaseModel):
 
     model: str | None = None
     """Which model's tokenizer."""
+    timeout_ms: Milliseconds | None = None
+    """The answer is of no use after so long."""
 
 
 class TokenizeRequest(TokensRequest):
@@ -84,6 +86,11 @@ class TokenForm:
     """Request, tokens of each text, the model's limit in tokens."""
     adds_specials: bool = True
     """Where the request doesn't say."""
+    fields: Sequence[str] = ("inputs",)
+
+    def field(self, request: TokenizeRequest) -> str:
+        """Where the texts stand, of the fields in which they may."""
+        return next((name for name in self.fields if getattr(request, name) is not None), self.fields[0])
 
 
 # -- answers ------------------------------------------------------------------------------------------------------
@@ -153,7 +160,9 @@ def vllm_texts(request: TokenizeRequest, max_inputs: int) -> Sequence[str]:
     """`prompt`, or one conversation as the routes for vectors read it."""
     if request.prompt is not None:
         return only_text(request.prompt, "prompt")
-    (source,) = conversations([request.messages], 1)
+    if not isinstance(request.messages, list):
+        raise InvalidRequest("messages must be a list", param="messages")
+    source = conversation(request.messages, "messages")
     if isinstance(source, Reference):
         raise UnsupportedCapability("messages must be text: a picture has no tokens here", param="messages")
     return only_text(source, "messages")
@@ -167,8 +176,8 @@ def only_text(value: object, param: str) -> Sequence[str]:
 
 
 TEI = TokenForm(Dialect.TEI, tei_texts, tei_tokens)
-VLLM = TokenForm(Dialect.VLLM, vllm_texts, vllm_tokens)
-COHERE = TokenForm(Dialect.COHERE, lambda request, _: only_text(request.text, "text"), cohere_tokens, False)
+VLLM = TokenForm(Dialect.VLLM, vllm_texts, vllm_tokens, fields=("prompt", "messages"))
+COHERE = TokenForm(Dialect.COHERE, lambda request, _: only_text(request.text, "text"), cohere_tokens, False, ("text",))
 
 
 def form_of(fields: Fields, default: TokenForm) -> TokenForm:
@@ -192,7 +201,8 @@ async def tokenized(edge: Edge, exchange: Exchange, record: Record, default: Tok
     texts = form.texts(request, edge.limits.max_inputs)
     record.inputs, record.characters = len(texts), sum(map(len, texts))
     if record.characters > MAX_CHARACTERS:
-        raise TooManyInputs(f"{record.characters} characters: this route takes {MAX_CHARACTERS} in one request")
+        held = f"{form.field(request)} holds {record.characters} characters"
+        raise TooManyInputs(f"{held}, this route takes {MAX_CHARACTERS} in one request", param=form.field(request))
     specials = form.adds_specials if request.add_special_tokens is None else request.add_special_tokens
 
     def read(vocabulary: Vocabulary) -> list[Tokenized]:
@@ -200,7 +210,8 @@ async def tokenized(edge: Edge, exchange: Exchange, record: Record, default: Tok
             vocabulary.tokenize(text, add_special_tokens=specials, prompt_name=request.prompt_name) for text in texts
         ]
 
-    found = await exchange.while_connected(edge.engine.consult(spec.id, read))
+    deadline_s = deadline_of(exchange, request.timeout_ms)
+    found = await exchange.while_connected(edge.engine.consult(spec.id, read, deadline_s))
     record.tokens = sum(len(text.ids) for text in found)
     max_tokens = status_of(edge, spec.id).max_tokens
     size_bytes = record.tokens * ANSWER_BYTES_PER_TOKEN
@@ -217,7 +228,7 @@ async def decoded(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     nested = isinstance(request.ids, list) and bool(request.ids) and isinstance(request.ids[0], list)
     lists = request.ids if nested else [request.ids]
     if len(lists) > edge.limits.max_inputs:
-        raise TooManyInputs(f"ids holds {len(lists)} lists, this server takes at most {edge.limits.max_inputs}")
+        raise TooManyInputs(f"ids holds {len(lists)} lists, at most {edge.limits.max_inputs} are taken", param="ids")
     return render(await texts_from(edge, exchange, record, request, checked_ids(lists, "ids"), "ids"))
 
 
@@ -232,12 +243,12 @@ async def detokenized(edge: Edge, exchange: Exchange, record: Record, answer: Ca
 def checked_ids(lists: Sequence[Any], param: str) -> Sequence[Sequence[int]]:
     """Lists of ids, not too many in all. Raises InvalidRequest's kinds."""
     if not all(isinstance(ids, list) and all(type(token) is int for token in ids) for ids in lists):
-        raise InvalidRequest(f"{param} must be token ids", param=param)
+        raise InvalidRequest(f"{param} must be a list of token ids, which are integers", param=param)
     count = sum(map(len, lists))
     if not count:
         raise EmptyInput(f"{param} is an empty list", param=param)
     if count > MAX_IDS:
-        raise TooManyInputs(f"{count} ids: this route takes {MAX_IDS} in one request", param=param)
+        raise TooManyInputs(f"{param} holds {count} ids, this route takes {MAX_IDS} in one request", param=param)
     return lists
 
 
@@ -258,8 +269,9 @@ async def texts_from(
     def read(vocabulary: Vocabulary) -> list[str]:
         return [vocabulary.detokenize(ids, skip_special_tokens=skips) for ids in lists]
 
+    deadline_s = deadline_of(exchange, request.timeout_ms)
     try:
-        return await exchange.while_connected(edge.engine.consult(spec.id, read))
+        return await exchange.while_connected(edge.engine.consult(spec.id, read, deadline_s))
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param=param) from None
 

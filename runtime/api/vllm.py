@@ -35,7 +35,7 @@ async def answer_score(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     fields = await off_loop(len(body), json_object, body)
     request = validated(ScoreRequest, fields)
     record.candidates = candidates(request.documents)
-    model = scoring_model(edge, exchange, record, request.model)
+    model = scoring_model(edge, exchange, record, request)
     sides = Sides.of(fields)
     pairs = candidates_of(request, sides, edge.limits.max_documents, blindness(edge, exchange, request.model, model))
     queries = places_of(sides.queries, request.queries if len(listed(request.queries, sides.queries)) > 1 else None)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from runtime.api.addressing import meant
 from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
 from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, off_loop, read_json
+from runtime.api.inference import infer, lane_of, off_loop, read_json
 from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
 from runtime.api.rerank import Ranking, RerankForm
-from runtime.api.schemas import VectorOptions, json_object, shed_nulls, validated
+from runtime.api.schemas import OwnFormOptions, json_object, shed_nulls, validated
 from runtime.api.tensors import Wire, numbers, render
 from runtime.work import Result, Task
 
@@ -33,22 +31,19 @@ def scored_documents(ranking: Ranking) -> dict[str, Any]:
 RERANK = RerankForm(Dialect.WEAVIATE, scored_documents)
 
 
-class VectorsConfig(VectorOptions):
+class VectorsConfig(OwnFormOptions):
     """How a text is read. `pooling_strategy` is ignored: the model says how it pools."""
 
     task_type: str | None = None
     """`query` or `passage`: the prompt of that name, where the model has one."""
 
 
-class VectorsRequest(BaseModel):
+class VectorsRequest(OwnFormOptions):
     """The body of `/vectors`."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
-
     text: str
-    model: str | None = None
-    """Which model; Weaviate's modules name none."""
     config: VectorsConfig = VectorsConfig()
+    """The other fields may stand here, too."""
 
 
 async def text_vector(edge: Edge, exchange: Exchange) -> None:
@@ -60,9 +55,11 @@ async def answer_vector(edge: Edge, exchange: Exchange, record: Record) -> bytes
     """The text with its vector. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request = validated(VectorsRequest, shed_nulls(await off_loop(len(body), json_object, body), "config"))
-    spec = meant(edge, exchange, request.model, Task.EMBED)
+    options = request.beside(request.config)
+    lane_of(exchange, record, options.priority)  # on record before anything about the model is refused
+    spec = meant(edge, exchange, options.model, Task.EMBED)
     prompt = known_prompt(edge, spec.id, request.config.task_type)
-    options = request.config.model_copy(update={"model": request.model, "input_type": prompt})
+    options = options if prompt is None else options.model_copy(update={"input_type": prompt})
     _, result = await vectors(edge, exchange, record, options, Given([request.text], lone("text")), (Task.EMBED,))
     return await off_loop(len(request.text), rendered, request, result)
 

@@ -100,7 +100,7 @@ def test_what_it_cost_is_the_sum_of_the_three_jobs(client: TestClient, engine: F
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"model": "org/words", "documents": [{"image": DATA_URI}]}, "modality"),
+        ({"model": "org/words", "documents": [{"image": DATA_URI}]}, "documents"),
         ({"model": "org/first", "documents": [{"image": DATA_URI}]}, "documents"),
         ({"documents": [{"content": [{"text": "a"}, {"image": DATA_URI}]}]}, "documents"),
         ({"prompt_name": "query"}, "prompt_name"),

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from runtime.devices.base import Device
 from runtime.devices.process import settle_process
+from runtime.footprint import Footprint
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import MAXSIM_ID, Footprint, Task
+from runtime.work import MAXSIM_ID, Task
 
 
 class Backend(Protocol):

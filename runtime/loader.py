@@ -14,10 +14,11 @@ from typing import ParamSpec, TypeVar
 from runtime.backend import Backend
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, ModelFailed
+from runtime.footprint import Footprint
 from runtime.models.base import EXAMPLE_TEXT, Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
-from runtime.work import Footprint, Job, Pair, Prepared, Task
+from runtime.work import Job, Pair, Prepared, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from runtime.chunk_limit import slow_unit
 from runtime.devices.base import Device, Memory
 from runtime.errors import DoesNotFit, NoRoomNow, SourceNotFound, UnsupportedModel
 from runtime.eviction import Candidate
+from runtime.footprint import Footprint
 from runtime.loader import wanted_tokens
 from runtime.metering import Metering
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint
 
 Verdict = Literal["loaded", "fits", "evicts", "left_out", "device_full", "does_not_fit", "no_files"]
 """`loaded`: at the start. `fits`, `evicts`: when first asked for, beside the others or in the place of some, which

@@ -11,10 +11,11 @@ from typing import Any
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device, Memory
 from runtime.engine import Engine
+from runtime.footprint import Footprint
 from runtime.machinery import Machinery
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Footprint, Task
+from runtime.work import Task
 from tests.doubles import FACTS, CountingModel, DoubleBackend, StillDevice
 
 BASE_BYTES = 100

@@ -210,7 +210,7 @@ async def test_a_model_that_can_never_fit_is_refused_with_both_figures_and_distu
         await engine.run(job("a", "x"))
         clock.pass_by(1_000)
         for _ in range(2):
-            with pytest.raises(DoesNotFit, match=r"needs 9,[\d,]+ bytes .*; 2,[\d,]+ bytes are free"):
+            with pytest.raises(DoesNotFit, match=r"needs 9,[\d,]+ bytes .*; 3,[\d,]+ bytes are free"):
                 await engine.run(job("huge", "x"))
         assert_rows(await engine.run(job("a", "x")), ["x"])
         assert backend.loads == ["a"]

@@ -15,7 +15,7 @@ from runtime.footprint import Footprint
 from runtime.machinery import Machinery
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Task
+from runtime.work import MAXSIM_ID, Task
 from tests.doubles import FACTS, CountingModel, DoubleBackend, StillDevice
 
 BASE_BYTES = 100
@@ -83,9 +83,13 @@ class RoomBackend(DoubleBackend):
         self.resident: dict[str, ResidentModel] = {}
 
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
+        if spec.id == MAXSIM_ID:
+            return Footprint()
         return Footprint(weight_bytes=self.sizes[spec.id], activation_bytes=budget_tokens, budget_tokens=budget_tokens)
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
+        if spec.id == MAXSIM_ID:
+            return ResidentModel(0, parkable=False)
         self.loads.append(spec.id)
         self.load_begun.release()
         if self.gate is not None:

@@ -197,7 +197,7 @@ class Admission:
         if self.ledger.fits({**built_in, model: footprint}):
             figures = self._refused(model, self._figures(model, footprint, staying), "pinned_out")
             names = sorted(pinned[name] for name in staying.keys() - built_in.keys())
-            return PinnedOut(f"{figures} beside {', '.join(names)}, which may not leave: pinned")
+            return PinnedOut(f"{figures} beside what is pinned: {', '.join(names)}")
         return DoesNotFit(self._refused(model, self._figures(model, footprint, built_in), "over_budget"))
 
     def _refused(self, model: str, figures: tuple[int, int], reason: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device, Memory
 from runtime.engine import Engine
+from runtime.errors import UnsupportedModel
 from runtime.footprint import Footprint
 from runtime.machinery import Machinery
 from runtime.models.base import Model
@@ -75,6 +76,8 @@ class RoomBackend(DoubleBackend):
         self.gate: threading.Event | None = None
         self.load_begun = threading.Semaphore(0)
         self.parkable = False
+        self.host_bytes = 0
+        """What each model keeps in the process, also while it is parked."""
         self.failure: Exception | None = None
         self.warm_up_failure: Exception | None = None
         self.batch_s = 0.0
@@ -85,11 +88,16 @@ class RoomBackend(DoubleBackend):
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
         if spec.id == MAXSIM_ID:
             return Footprint()
-        return Footprint(weight_bytes=self.sizes[spec.id], activation_bytes=budget_tokens, budget_tokens=budget_tokens)
+        return Footprint(
+            weight_bytes=self.sizes[spec.id],
+            host_bytes=self.host_bytes,
+            activation_bytes=budget_tokens,
+            budget_tokens=budget_tokens,
+        )
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
         if spec.id == MAXSIM_ID:
-            return ResidentModel(0, parkable=False)
+            raise UnsupportedModel("the doubles have none")
         self.loads.append(spec.id)
         self.load_begun.release()
         if self.gate is not None:

@@ -110,7 +110,7 @@ def test_who_is_pinned_is_named_with_what_is_free_beside_them_alone() -> None:
     for model, size in (("left", 3_000), ("right", 2_000), ("other", 1_000), ("built-in", 0)):
         admission.reserve(model, footprint(size))
     names = {"left": "Left", "right": "Right", "built-in": "never told", "gone": "not in memory"}
-    with pytest.raises(PinnedOut, match=r"needs 6,000 bytes .*; 4,900 bytes are free beside Left, Right, which .* pin"):
+    with pytest.raises(PinnedOut, match=r"needs 6,000 bytes .*; 4,900 bytes are free beside .* pinned: Left, Right$"):
         admission.reserve("large", footprint(6_000), [Candidate(model="other", value=1.0)], names)
     with pytest.raises(NoRoomNow) as refusal:  # neither pinned nor to be asked to leave: it is on its way out
         admission.reserve("small", footprint(4_500), pinned=names)

@@ -20,7 +20,7 @@ from runtime.batch_queue import BatchQueue
 from runtime.chunk_limit import slow_unit, slow_unit_warning
 from runtime.departure import Departures, Neighbours
 from runtime.devices.base import Device
-from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading, NoRoomNow
+from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading
 from runtime.footprint import Footprint
 from runtime.load_times import Coming
 from runtime.loader import Loaded, Loader, as_problem
@@ -106,8 +106,8 @@ class Residency:
         """Until `worker` serves; loads it if need be. Waits at most `patience_s`, and not at all if that won't do.
 
         Nor does it wait where `deadline_s`, by the clock, is sure to pass; that it passes is the caller's to notice.
-        Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, ModelFailed,
-        DoesNotFit, Draining.
+        Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, PinnedOut,
+        ModelFailed, DoesNotFit, Draining.
         """
         self._note_use(worker)
         until_s = self._rules.now_s() + patience_s
@@ -120,7 +120,7 @@ class Residency:
             if eta_s > left_s or (deadline_s is not None and now_s + eta_s > deadline_s):
                 raise ModelLoading(f"the model is ready in about {eta_s:.0f} s", retry_after_s=eta_s)
             problem = await self._wait(worker, load, left_s)
-            if isinstance(problem, NoRoomNow):
+            if isinstance(problem, CapacityError):
                 raise type(problem)(problem.message, retry_after_s=problem.retry_after_s)
 
     def eta_s(self, worker: Worker) -> float:

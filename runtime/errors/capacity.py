@@ -33,7 +33,7 @@ class NoRoomNow(CapacityError):
     code = "no_room_now"
 
 
-class PinnedOut(NoRoomNow):
+class PinnedOut(CapacityError):
     """The model has no room beside those that are pinned; it has once an operator unpins them."""
 
     code = "pinned_out"

@@ -36,7 +36,7 @@
     │   ├── RateLimited
     │   ├── ModelLoading
     │   ├── NoRoomNow
-    │   │   └── PinnedOut
+    │   ├── PinnedOut
     │   └── Draining
     ├── RequestCancelled          the client hung up
     ├── DeadlineExceeded          the client's own deadline passed

@@ -104,7 +104,7 @@ CASES = {
         {"first": "loaded", "second": "fits"},
     ),
     "nothing fits": Case(LARGE, ("first",), -EDGE_BYTES, dict.fromkeys(LARGE, "does_not_fit")),
-    "one at a time fits": Case(LARGE, ("reranker",), EDGE_BYTES, dict.fromkeys(LARGE, "fits")),
+    "just one fits": Case({"reranker": ON_DEMAND}, ("reranker",), EDGE_BYTES, {"reranker": "fits"}),
 }
 
 

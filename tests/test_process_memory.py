@@ -18,7 +18,8 @@ from runtime.models.process_memory import (
     USUAL_LAYERS,
     predicted_process_bytes,
 )
-from runtime.registry import ModelSpec
+from runtime.models.rehearsal import write_checkpoint
+from runtime.registry import ModelSpec, RuntimeConfig
 from tests.doubles import StillDevice
 
 MIB = 2**20
@@ -55,3 +56,30 @@ def test_it_counts_only_where_the_device_s_memory_is_the_process_s() -> None:
     on_cpu, elsewhere = (TorchBackend().predict(spec, device, 512) for device in (CpuDevice(), StillDevice()))
     assert 28 * MIB < on_cpu.host_bytes < 33 * MIB  # 29 to 32 MiB were measured
     assert elsewhere.host_bytes == 0
+
+
+def test_the_rehearsal_is_held_once_a_process_and_leaves_nothing_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TorchBackend, "_rehearsed", False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    written: list[Path] = []
+
+    def write(folder: Path) -> None:
+        written.append(folder)
+        write_checkpoint(folder)
+
+    monkeypatch.setattr("runtime.models.rehearsal.write_checkpoint", write)
+    for _ in range(2):
+        TorchBackend().open_device(RuntimeConfig(device="cpu", models=()))
+    assert len(written) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_place_to_write_to_there_is_no_rehearsal_and_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(TorchBackend, "_rehearsed", False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    assert TorchBackend().open_device(RuntimeConfig(device="cpu", models=())).name == "cpu"
+    assert "is not known before the first load" in caplog.text

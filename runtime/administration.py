@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runtime.admission import Admission, Decision
+from runtime.admission import Admission
+from runtime.decisions import Decision
 from runtime.devices.base import Device
-from runtime.errors import DoesNotFit
 from runtime.gauges import device_memory_by_kind, memory_by_kind
 from runtime.registry import ModelSpec
 from runtime.residency import Residency
@@ -63,8 +63,6 @@ class Administration:
         """Keep the model from being evicted, or no longer."""
         worker = self._router.resolve(name, None)
         worker.pinned = pinned
-        if not pinned:
-            self._reconsider()
         return worker.status()
 
     def memory(self) -> MemoryReport:
@@ -86,12 +84,6 @@ class Administration:
         Router(Worker(spec) for spec in specs)  # raises ConfigurationError before anything has changed
         present = {worker.spec.id: worker for worker in self._router.workers}
         return Router([_successor(present.get(spec.id), spec) for spec in specs])
-
-    def _reconsider(self) -> None:
-        """A model that had no room beside the pinned ones may have some now."""
-        for worker in self._router.workers:
-            if worker.state is State.FAILED and isinstance(worker.failure, DoesNotFit):
-                worker.state, worker.failure, worker.detail = State.UNLOADED, None, None
 
 
 def _successor(present: Worker | None, spec: ModelSpec) -> Worker:

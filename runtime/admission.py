@@ -5,58 +5,24 @@ Knows no torch and no thread; called from the loader, the lanes and the event lo
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
+from runtime.decisions import Decision, Question, Record
 from runtime.devices.base import Memory
-from runtime.errors import DoesNotFit, NoRoomNow, QueueFull
-from runtime.eviction import Candidate, victims, wait_for_room_s
-from runtime.ledger import Ledger
+from runtime.errors import CotenantError, DoesNotFit, NoRoomNow, PinnedOut, QueueFull
+from runtime.eviction import SOON_S, Candidate, victims, wait_for_room_s
+from runtime.footprint import Footprint
+from runtime.ledger import Books, Ledger, Resident
 from runtime.metering import Metering
-from runtime.work import Footprint, Lane
+from runtime.work import Lane
 
-log = logging.getLogger(__name__)
-
-DECISIONS_KEPT = 1_000
 DEFAULT_SHARE_OF_MEMORY = 0.90
 DEVICE_FULL_RETRY_S = 5.0
 """Nobody knows when another process will free its memory."""
-
-Question = Literal["load", "batch", "wait", "out_of_memory"]
-"""May this model load? How large may its batches be? May this request wait? What now, after an out-of-memory?"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One verdict. `asked` and `free` are bytes of a load, tokens of a batch, milliseconds of a wait."""
-
-    model: str
-    question: Question
-    asked: float
-    free: float
-    verdict: str
-    reason: str
-    evicted: tuple[str, ...] = ()
-    at_unix_s: float = field(default_factory=time.time)
-    times: int = 1
-    """How often the same was decided in a row; `at_unix_s` is the latest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """The ledger by kind, bytes."""
-
-    limit_bytes: int
-    base_bytes: int
-    weight_bytes: int
-    graph_bytes: int
-    workspace_bytes: int
-    used_bytes: int
+NOBODY: Mapping[str, str] = MappingProxyType({})
 
 
 def memory_limit_bytes(budget_bytes: int | None, memory: Memory) -> int:
@@ -69,9 +35,10 @@ class Admission:
 
     def __init__(self, limit_bytes: int, base_bytes: int, lanes: int, metering: Metering) -> None:
         self.ledger = Ledger(limit_bytes=limit_bytes, base_bytes=base_bytes, lanes=lanes)
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
-        self._metering = metering
+        self._record = Record(metering)
         self._resident: dict[str, Footprint] = {}
+        self._offloaded: dict[str, Footprint] = {}
+        """What is left of models that are offloaded, or were until they returned; those that left first, first."""
         self._lock = threading.Lock()
 
     @property
@@ -79,20 +46,31 @@ class Admission:
         """Most bytes that may be booked."""
         return self.ledger.limit_bytes
 
+    @property
+    def decisions(self) -> deque[Decision]:
+        """The latest, oldest first."""
+        return self._record.latest
+
     # -- may this model load? -----------------------------------------------------------------------------------
 
     def reserve(
-        self, model: str, footprint: Footprint, candidates: Sequence[Candidate] = (), evict: bool = True
+        self,
+        model: str,
+        footprint: Footprint,
+        candidates: Sequence[Candidate] = (),
+        pinned: Mapping[str, str] = NOBODY,
+        evict: bool = True,
     ) -> list[str]:
         """Book `footprint` for `model` before it is loaded; the models that must leave first, off the books already.
 
-        Batch budgets shrink before anybody is evicted. `candidates`: residents that aren't pinned. `evict` False: none
-        of them need leave for this. Raises DoesNotFit with needed and free bytes when not even all their leaving would
-        do, NoRoomNow when it would but some must stay for now. Nobody is disturbed by a refusal.
+        Batch budgets shrink before anybody is evicted. `candidates`: residents that may be asked to leave; `pinned`:
+        the names, by id, of those that may not. `evict` False: nobody need leave for this. Raises DoesNotFit with
+        needed and free bytes when not even everybody's leaving would do, PinnedOut when only the pinned ones are in the
+        way, NoRoomNow when some must stay for now. Nobody is disturbed by a refusal.
         """
         with self._lock:
-            before = dict(self._resident)
-            others = {name: held for name, held in before.items() if name != model}
+            before = self._booked()
+            others = {name: held for name, held in self._resident.items() if name != model}
 
             def fits(gone: frozenset[str]) -> bool:
                 staying = {name: held for name, held in others.items() if name not in gone}
@@ -102,18 +80,16 @@ class Admission:
                 leaving: list[str] | None = []
             else:
                 leaving = victims(candidates, fits) if evict else None
-            wait_s = wait_for_room_s(candidates, fits) if leaving is None else None
-            free = self.limit_bytes - self.ledger.least_bytes(others)
-            needed = self.ledger.least_bytes({**others, model: footprint}) - (self.limit_bytes - free)
             if leaving is not None:
-                for name in (model, *leaving):
-                    self._resident.pop(name, None)
+                for name in leaving:
+                    del self._resident[name]
                 self._resident[model] = footprint
-            after = dict(self._resident)
+            after = self._booked()
         if leaving is None:
-            self._refuse(model, needed, free, wait_s)
+            raise self._refusal(model, footprint, others, pinned, wait_for_room_s(candidates, fits))
         reason = "evicting" if leaving else "fits"
-        self.record(
+        needed, free = self._figures(model, footprint, others)
+        self._record.add(
             Decision(
                 model=model,
                 question="load",
@@ -121,19 +97,19 @@ class Admission:
                 free=free,
                 verdict="admitted",
                 reason=reason,
-                evicted=tuple(leaving or ()),
+                evicted=tuple(leaving),
             )
         )
         self._record_budgets(before, after)
-        return leaving or []
+        return leaving
 
     def bytes_short(self, model: str, memory: Memory) -> int:
         """By how much the weights of `model`, which is booked, exceed what is really free; 0: they fit."""
         with self._lock:
-            needed = self._resident[model].resident_bytes
+            needed = self._still_needed(model)
         return max(needed - self._really_free(memory), 0)
 
-    def verify(self, model: str, memory: Memory) -> None:
+    def verify(self, model: str, memory: Memory, retry_after_s: float = DEVICE_FULL_RETRY_S) -> None:
         """Compare the books with what the driver says, just before `model` is loaded.
 
         Raises NoRoomNow, and takes `model` off the books, where its weights don't fit into what is really free.
@@ -142,51 +118,110 @@ class Admission:
             return
         free = self._really_free(memory)
         with self._lock:
-            needed = self._resident.pop(model).resident_bytes
-        self.record(
-            Decision(model=model, question="load", asked=needed, free=free, verdict="refused", reason="device_full")
-        )
+            needed = self._still_needed(model)
+            del self._resident[model]
+        self._record_refusal(model, needed, free, "device_full")
         raise NoRoomNow(
-            f"needs {needed:,} bytes; the device has {free:,} bytes free", retry_after_s=DEVICE_FULL_RETRY_S
+            f"needs {needed:,} bytes; the device has {free:,} bytes free", retry_after_s=max(retry_after_s, 1.0)
         )
+
+    def _still_needed(self, model: str) -> int:
+        """Bytes that the coming of `model` takes; of one that is offloaded a part is here."""
+        return self._resident[model].resident_bytes - self._offloaded.get(model, Footprint()).resident_bytes
 
     def _really_free(self, memory: Memory) -> int:
         return max(min(memory.free_bytes, self.limit_bytes - memory.used_by_us_bytes), 0)
 
     def settle(self, model: str, footprint: Footprint) -> None:
         """Replace the prediction by what was measured after loading."""
-        with self._lock:
-            before = dict(self._resident)
-            self._resident[model] = footprint
-            after = dict(self._resident)
-        self._record_budgets(before, after)
+        self._change(model, footprint)
 
     def forget(self, model: str) -> None:
-        """`model` left memory."""
+        """`model` left memory, or did not come."""
+        self._change(model, None)
+
+    def _change(self, model: str, footprint: Footprint | None) -> None:
         with self._lock:
-            before = dict(self._resident)
+            before = self._booked()
             self._resident.pop(model, None)
-            after = dict(self._resident)
+            if footprint is not None:
+                self._resident[model] = footprint
+            after = self._booked()
         self._record_budgets(before, after)
 
-    def _refuse(self, model: str, needed: int, free: int, wait_s: float | None) -> None:
-        figures = f"needs {needed:,} bytes (weights and workspace); {max(free, 0):,} bytes are free"
-        if wait_s is None:
-            self.record(
-                Decision(model=model, question="load", asked=needed, free=free, verdict="refused", reason="over_budget")
-            )
-            raise DoesNotFit(figures)
-        self.record(
-            Decision(model=model, question="load", asked=needed, free=free, verdict="refused", reason="no_room_now")
+    # -- what is left of those that are offloaded ---------------------------------------------------------------
+
+    def has_room_offloaded(self, model: str, footprint: Footprint) -> bool:
+        """Whether what `model`, which is leaving, keeps in the process while it is offloaded fits beside the rest."""
+        with self._lock:
+            left = {**self._booked(), model: Footprint(host_bytes=footprint.host_bytes)}
+        return not footprint.host_bytes or self.ledger.fits(left)
+
+    def note_offloaded(self, model: str, footprint: Footprint) -> None:
+        """`model` is offloaded now: what it keeps in the process stays on the books."""
+        with self._lock:
+            self._offloaded.pop(model, None)
+            self._offloaded[model] = Footprint(host_bytes=footprint.host_bytes)
+
+    def note_let_go(self, model: str) -> None:
+        """Nothing is left of `model`, which was offloaded."""
+        with self._lock:
+            self._offloaded.pop(model, None)
+
+    def crowding(self) -> list[str]:
+        """Offloaded models that have to be let go, so that what is booked beside them fits: those that left first."""
+        with self._lock:
+            booked, found = self._booked(), []
+            for name in [name for name in self._offloaded if name not in self._resident]:
+                if self.ledger.fits(booked):
+                    break
+                del booked[name]
+                found.append(name)
+        return found
+
+    def _booked(self) -> dict[str, Footprint]:
+        """Everybody who holds anything; with the lock held."""
+        return {**self._offloaded, **self._resident}
+
+    def _refusal(
+        self, model: str, footprint: Footprint, others: Resident, pinned: Mapping[str, str], wait_s: float | None
+    ) -> CotenantError:
+        """Why there is no room, with the figures of who stays: the others for now, or the pinned, or nobody."""
+        built_in = {name: held for name, held in others.items() if not held.resident_bytes}
+        staying = {name: held for name, held in others.items() if name in pinned}
+        if wait_s is None and self.ledger.fits({**staying, model: footprint}):
+            wait_s = SOON_S  # somebody is about to leave
+        if wait_s is not None:
+            figures = self._refused(model, self._figures(model, footprint, others), "no_room_now")
+            return NoRoomNow(f"{figures} while other models stay", retry_after_s=max(wait_s, 1.0))
+        if self.ledger.fits({**built_in, model: footprint}):
+            figures = self._refused(model, self._figures(model, footprint, staying), "pinned_out")
+            names = sorted(pinned[name] for name in staying.keys() - built_in.keys())
+            return PinnedOut(f"{figures} beside what is pinned: {', '.join(names)}")
+        return DoesNotFit(self._refused(model, self._figures(model, footprint, built_in), "over_budget"))
+
+    def _refused(self, model: str, figures: tuple[int, int], reason: str) -> str:
+        """Record it; the figures in words."""
+        needed, free = figures
+        self._record_refusal(model, needed, free, reason)
+        return f"needs {needed:,} bytes (weights and workspace); {max(free, 0):,} bytes are free"
+
+    def _figures(self, model: str, footprint: Footprint, staying: Resident) -> tuple[int, int]:
+        """Bytes that `model` needs beside those that stay, and that are free beside them."""
+        held = self.ledger.least_bytes(staying)
+        return self.ledger.least_bytes({**staying, model: footprint}) - held, self.limit_bytes - held
+
+    def _record_refusal(self, model: str, needed: int, free: int, reason: str) -> None:
+        self._record.add(
+            Decision(model=model, question="load", asked=needed, free=free, verdict="refused", reason=reason)
         )
-        raise NoRoomNow(f"{figures} while other models stay", retry_after_s=max(wait_s, 1.0))
 
     # -- how large may a batch be? ------------------------------------------------------------------------------
 
     def budgets(self) -> dict[str, int]:
         """The largest batch of each resident model whose budget is elastic, in tokens."""
         with self._lock:
-            return self.ledger.budgets(self._resident)
+            return self.ledger.budgets(self._booked())
 
     def _record_budgets(self, before: dict[str, Footprint], after: dict[str, Footprint]) -> None:
         was, now = self.ledger.budgets(before), self.ledger.budgets(after)
@@ -194,7 +229,7 @@ class Admission:
             earlier = was.get(model, after[model].budget_tokens)
             if tokens != earlier:
                 verdict = "shrunk" if tokens < earlier else "grown"
-                self.record(
+                self._record.add(
                     Decision(
                         model=model,
                         question="batch",
@@ -215,7 +250,7 @@ class Admission:
         """
         if wait_ms <= most_ms:
             return
-        self.record(
+        self._record.add(
             Decision(model=model, question="wait", asked=wait_ms, free=most_ms, verdict="refused", reason="queue_full")
         )
         raise QueueFull(
@@ -239,7 +274,7 @@ class Admission:
     ) -> None:
         verdict, reason = outcome
         evicted = tuple(leaving)
-        self.record(
+        self._record.add(
             Decision(
                 model=model, question=question, asked=asked, free=0, verdict=verdict, reason=reason, evicted=evicted
             )
@@ -256,45 +291,9 @@ class Admission:
     def used_bytes(self) -> int:
         """Everything on the ledger."""
         with self._lock:
-            return self.ledger.used_bytes(self._resident)
+            return self.ledger.used_bytes(self._booked())
 
     def books(self) -> Books:
         """The ledger by kind."""
         with self._lock:
-            resident = dict(self._resident)
-        return Books(
-            limit_bytes=self.ledger.limit_bytes,
-            base_bytes=self.ledger.base_bytes,
-            weight_bytes=sum(held.weight_bytes for held in resident.values()),
-            graph_bytes=sum(held.graph_bytes for held in resident.values()),
-            workspace_bytes=self.ledger.workspace_bytes(resident),
-            used_bytes=self.ledger.used_bytes(resident),
-        )
-
-    def record(self, decision: Decision) -> None:
-        """Keep, count and log one decision. Thread-safe."""
-        with self._lock:
-            # A storm of refused requests may not push everything else out of the record.
-            last = self.decisions[-1] if self.decisions else None
-            if last is not None and decision.verdict == "refused" and _kind(last) == _kind(decision):
-                self.decisions[-1] = replace(decision, times=last.times + 1)
-            else:
-                self.decisions.append(decision)
-        self._metering.observe_decision(decision.model, decision.verdict, decision.reason)
-        for name in decision.evicted:
-            self._metering.observe_decision(name, "evicted", decision.question)
-        log.log(
-            logging.DEBUG if decision.question == "wait" else logging.INFO,
-            "%s of %s: %s (%s), asked %.0f, free %.0f%s",
-            decision.question,
-            decision.model,
-            decision.verdict,
-            decision.reason,
-            decision.asked,
-            decision.free,
-            f", evicted {', '.join(decision.evicted)}" if decision.evicted else "",
-        )
-
-
-def _kind(decision: Decision) -> tuple[str, str, str, str]:
-    return decision.model, decision.question, decision.verdict, decision.reason
+            return self.ledger.books(self._booked())

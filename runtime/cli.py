@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 from typing import Annotated
@@ -111,7 +112,9 @@ def plan(ctx: typer.Context, values: Values) -> None:
 
     It takes the flags and variables of `serve`. Status 1 where the models don't fit.
     """
-    answer = answer_to(load_config(request_of(given(ctx, FLAGS, values))), values)
+    config = load_config(request_of(given(ctx, FLAGS, values)))
+    _become_a_server()  # on CPU its own memory counts
+    answer = answer_to(config, values)
     if values["json"]:
         typer.echo(as_json(answer))
     else:
@@ -166,13 +169,18 @@ def _root(
 
 def _serve(request: Request) -> None:
     config = load_config(request)
-    # Late: --help and validate do without what serving imports, and torch must find the process prepared.
-    from runtime.devices.process import prepare_process
-
-    prepare_process()
+    _become_a_server()
     from runtime.api.lifecycle import run
 
     raise typer.Exit(run(config, lambda: load_config(request)))
+
+
+def _become_a_server() -> None:
+    """Prepare the process and import what serves. Late: --help and validate do without; torch must find it prepared."""
+    from runtime.devices.process import prepare_process
+
+    prepare_process()
+    importlib.import_module("runtime.api.lifecycle")
 
 
 def main() -> None:

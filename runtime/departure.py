@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Literal
 
-from runtime.admission import Admission
+from runtime.admission import DEVICE_FULL_RETRY_S, Admission
 from runtime.devices.base import Device
-from runtime.eviction import Candidate, Standing, victims
+from runtime.eviction import Candidate, Standing, victims, wait_for_room_s
 from runtime.loader import Loader
 from runtime.machinery import Rules
 from runtime.metering import Metering
@@ -87,25 +87,63 @@ class Departures:
                 found.append(Candidate(model=worker.spec.id, value=claim.value, busy=busy, stays_s=claim.stays_s))
         return found
 
-    async def find_room(self, worker: Worker, workers: Iterable[Worker], device: Device, rules: Rules) -> None:
+    def pinned(self, workers: Iterable[Worker], newcomer: Worker) -> dict[str, str]:
+        """The names, by id, of those of `workers` that are in memory and stay."""
+        there = [each for each in workers if each.model is not None and each is not newcomer]
+        return {each.spec.id: each.spec.name for each in there if each.pinned}
+
+    async def find_room(
+        self, worker: Worker, workers: Collection[Worker], evict: bool, device: Device, rules: Rules
+    ) -> float:
         """Before `worker` is loaded: where the books say that it fits and the device does not, sweep, then evict.
 
         The books don't know of what other processes take, nor of what a C library keeps. Those of `workers` leave that
-        may leave now, if that will do.
+        may leave now, if that will do. Returns after how many seconds to ask again if it won't.
         """
         model = worker.spec.id
         if self._admission.bytes_short(model, device.memory()):
             await self._loader.run(self._loader.sweep)
+        await self._let_go_while_short(worker, workers, device)
         short = self._admission.bytes_short(model, device.memory())
-        by_id = {each.spec.id: each for each in workers if each.model is not None}
+        by_id = {each.spec.id: each for each in workers if each.model is not None and evict}
 
         def fits(gone: frozenset[str]) -> bool:
             return sum(by_id[name].footprint.resident_bytes for name in gone) >= short
 
-        leaving = victims(self.candidates(by_id.values(), worker, rules), fits)
+        candidates = self.candidates(by_id.values(), worker, rules)
+        leaving = victims(candidates, fits)
         if leaving:
             self._admission.note_device_full(model, short, leaving)
             await asyncio.gather(*[self.depart(by_id[name], "evicted") for name in leaving])
+            await self._let_go_while_short(worker, workers, device)
+        wait_s = wait_for_room_s(candidates, fits) if leaving is None else None
+        return DEVICE_FULL_RETRY_S if wait_s is None else wait_s
+
+    async def _let_go_while_short(self, newcomer: Worker, workers: Iterable[Worker], device: Device) -> None:
+        """Those that are offloaded keep what the process holds for them no longer than there is room."""
+        for worker in workers:
+            if not self._admission.bytes_short(newcomer.spec.id, device.memory()):
+                break
+            if worker is not newcomer and worker.parked is not None and worker.footprint.host_bytes:
+                await self.let_go_parked(worker)
+
+    async def clear_offloaded(self, workers: Iterable[Worker]) -> None:
+        """Let those offloaded ones go whose remains have no room beside what is booked."""
+        crowding = set(self._admission.crowding())
+        for worker in workers:
+            if worker.spec.id in crowding and worker.parked is not None:
+                await self.let_go_parked(worker)
+
+    async def let_go_parked(self, worker: Worker) -> None:
+        """Nothing stays of `worker` where it is offloaded."""
+        parked, worker.parked = worker.parked, None
+        if worker.state is State.OFFLOADED:
+            worker.state = State.UNLOADED
+        if parked is not None:
+            await self._loader.run(self._loader.let_go, parked)
+            del parked
+            self._admission.note_let_go(worker.spec.id)
+        await self._loader.run(self._loader.sweep)
 
     async def over(self, worker: Worker) -> None:
         """Until `worker` has left, if it is about to."""
@@ -169,15 +207,19 @@ class Departures:
         self._work_done.pop(worker, None)
         model, worker.model = worker.model, None
         assert model is not None
-        if reason != "asked" and await self._loader.run(self._loader.park, model):
+        id, footprint = worker.spec.id, worker.footprint
+        may_stay = reason != "asked" and self._admission.has_room_offloaded(id, footprint)
+        if may_stay and await self._loader.run(self._loader.park, model):
             worker.parked, worker.state = model, State.OFFLOADED
+            self._admission.note_offloaded(id, footprint)
         else:
             await self._loader.run(self._loader.let_go, model)
             del model
             await self._loader.run(self._loader.sweep)
             worker.state = State.UNLOADED
+            self._admission.note_let_go(id)
         worker.evictions += reason == "evicted"
-        self._admission.forget(worker.spec.id)
+        self._admission.forget(id)
         self._left()
         self._metering.observe_eviction(worker.spec.name, reason)
         log.info("%s is %s (%s)", worker.spec.name, worker.state, reason)
@@ -189,10 +231,10 @@ class Departures:
 def _standing(worker: Worker, now_s: float) -> Standing:
     return Standing(
         requests_per_s=worker.demand.per_s(now_s),
-        reload_s=worker.load_s,
+        reload_s=worker.reload_s,
         resident_bytes=worker.footprint.resident_bytes,
         idle_s=now_s - worker.demand.latest_s,
         resident_s=now_s - worker.resident_since_s,
         refused_s=0.0 if worker.refused_since_s is None else now_s - worker.refused_since_s,
-        timed=worker.reload_s is not None,
+        timed=worker.is_timed,
     )

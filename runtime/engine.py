@@ -257,10 +257,9 @@ class Engine:
     async def _load_models(self) -> None:
         loop = asyncio.get_running_loop()
         self.device = await loop.run_in_executor(self._loader, self._backend.open_device, self.config)
-        memory = self.device.memory()
-        limit = memory_limit_bytes(self.config.memory_budget_bytes, memory)
+        limit = memory_limit_bytes(self.config.memory_budget_bytes, self.device.memory())
         lanes = self.device.concurrency.threads
-        self.admission = Admission(limit, memory.used_by_us_bytes, lanes, self.metering)
+        self.admission = Admission(limit, self.device.base_bytes(), lanes, self.metering)
         self._delivery.open(loop)
         self._executor = self._machinery.lanes(
             self.device, self._policy, self._delivery.from_lane, self.config.idle_wait_ms

@@ -50,6 +50,7 @@ def memory_by_kind(worker: Worker) -> dict[str, int]:
     return {
         "weights": footprint.weight_bytes if here else 0,
         "graphs": footprint.graph_bytes if here else 0,
+        "host": footprint.host_bytes if here or worker.parked is not None else 0,
         "activations": footprint.activation_bytes if here else 0,
         "offloaded": footprint.weight_bytes if worker.parked is not None else 0,
     }
@@ -64,6 +65,7 @@ def device_memory_by_kind(admission: Admission, device: Device) -> dict[str, int
         "base": books.base_bytes,
         "weights": books.weight_bytes,
         "graphs": books.graph_bytes,
+        "host": books.host_bytes,
         "workspace": books.workspace_bytes,
         "used": memory.used_by_us_bytes,
         "free": memory.free_bytes,

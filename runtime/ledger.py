@@ -10,12 +10,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.work import Footprint
+from runtime.footprint import Footprint
 
 WORKSPACE_MARGIN = 1.15
 
 Resident = Mapping[str, Footprint]
 """Who is in memory, by model id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The ledger by kind, bytes."""
+
+    limit_bytes: int
+    base_bytes: int
+    weight_bytes: int
+    graph_bytes: int
+    host_bytes: int
+    """Of offloaded models, too."""
+    workspace_bytes: int
+    used_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +74,18 @@ class Ledger:
             return None
         room = self.limit_bytes - self.base_bytes - footprint.resident_bytes - footprint.fixed_bytes
         return max(room, 0) * footprint.budget_tokens // per_batch
+
+    def books(self, resident: Resident) -> Books:
+        """Everything by kind."""
+        return Books(
+            limit_bytes=self.limit_bytes,
+            base_bytes=self.base_bytes,
+            weight_bytes=sum(held.weight_bytes for held in resident.values()),
+            graph_bytes=sum(held.graph_bytes for held in resident.values()),
+            host_bytes=sum(held.host_bytes for held in resident.values()),
+            workspace_bytes=self.workspace_bytes(resident),
+            used_bytes=self.used_bytes(resident),
+        )
 
     def _room_of_one_lane(self, resident: Resident) -> int:
         """Workspace that one lane may take beside what is held; never less than the smallest budgets need."""

@@ -14,10 +14,11 @@ from typing import ParamSpec, TypeVar
 from runtime.backend import Backend
 from runtime.devices.base import Device
 from runtime.errors import CotenantError, ModelFailed
+from runtime.footprint import Footprint
 from runtime.models.base import EXAMPLE_TEXT, Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
-from runtime.work import Footprint, Job, Pair, Prepared, Task
+from runtime.work import Job, Pair, Prepared, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,15 +137,17 @@ class Loader:
     def _footprint(self, model: Model, spec: ModelSpec, peaks: Sequence[tuple[int, int]]) -> Footprint:
         """Weights as they are; workspace by the measured line, or where none was measured by what was predicted."""
         budget = self.wanted_tokens(spec)
+        predicted = self.predict(spec)
         if peaks:
             fixed, per_token = activation_line(peaks)
             workspace = fixed + int(per_token * budget)
         else:
             fixed = 0
-            workspace = max(self.predict(spec).activation_bytes, model.facts.activation_bytes_per_token * budget)
+            workspace = max(predicted.activation_bytes, model.facts.activation_bytes_per_token * budget)
         return Footprint(
             weight_bytes=model.facts.weight_bytes,
             graph_bytes=model.facts.graph_bytes,
+            host_bytes=predicted.host_bytes,
             activation_bytes=workspace,
             fixed_bytes=fixed,
             budget_tokens=budget,

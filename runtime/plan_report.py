@@ -18,6 +18,7 @@ from runtime.registry import RuntimeConfig, Section, parse_bytes
 
 if TYPE_CHECKING:  # --help does without numpy
     from runtime.devices.base import Device
+    from runtime.devices.cpu import CpuDevice
     from runtime.planning import Corpus, Endangered, Indexing, Plan
 
 COUNT_PREFIXES: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
@@ -166,10 +167,8 @@ def _device(config: RuntimeConfig, backend: Any, memory: str | None) -> Device:
         gpu.default_batch_tokens, gpu.default_dtype = GPU_BATCH_TOKENS, "bfloat16"
         gpu.description = f"a GPU with {_size(total)}"
         return gpu
-    real = backend.open_device(config)
-    used = real.memory().used_by_us_bytes
-    cpu = SimulatedDevice(VirtualClock(), real.concurrency, total, held_bytes=used)
-    cpu.default_batch_tokens, cpu.default_dtype = real.default_batch_tokens, real.default_dtype
+    cpu: CpuDevice = backend.open_device(config)
+    cpu.total_bytes = total
     cpu.description = f"this CPU with {_size(total)}"
     return cpu
 

@@ -14,18 +14,20 @@ from runtime.admission import Admission, memory_limit_bytes
 from runtime.backend import Backend
 from runtime.chunk_limit import slow_unit
 from runtime.devices.base import Device, Memory
-from runtime.errors import DoesNotFit, NoRoomNow, SourceNotFound, UnsupportedModel
+from runtime.errors import DoesNotFit, NoRoomNow, PinnedOut, SourceNotFound, UnsupportedModel
 from runtime.eviction import Candidate
+from runtime.footprint import Footprint
 from runtime.loader import wanted_tokens
 from runtime.metering import Metering
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint
+from runtime.work import MAXSIM_ID, Task
+from runtime.worker import builtin
 
-Verdict = Literal["loaded", "fits", "evicts", "left_out", "device_full", "does_not_fit", "no_files"]
+Verdict = Literal["loaded", "fits", "evicts", "left_out", "device_full", "pinned_out", "does_not_fit", "no_files"]
 """`loaded`: at the start. `fits`, `evicts`: when first asked for, beside the others or in the place of some, which
 leave memory (offloaded where they can be). `left_out`: it should be loaded at the start, has no room beside the others
 then, and comes in their place when asked for. `device_full`: the budget has room, but others use the device's memory.
-`does_not_fit`: refused, whoever leaves. `no_files`: not to be judged."""
+`pinned_out`: refused while others are pinned. `does_not_fit`: refused, whoever leaves. `no_files`: not to be judged."""
 GOOD: frozenset[Verdict] = frozenset({"loaded", "fits", "evicts"})
 SECONDS_AN_HOUR = 3600.0
 
@@ -39,6 +41,8 @@ class PlannedModel:
     verdict: Verdict
     reason: str
     weight_bytes: int = 0
+    host_bytes: int = 0
+    """What the process keeps for it beside them."""
     workspace_bytes: int = 0
     """Of its largest batch in one lane, as wanted."""
     wanted_batch_tokens: int = 0
@@ -71,19 +75,23 @@ class _Planner:
     admission: Admission
     memory: Memory
     booked: dict[str, Footprint] = field(default_factory=dict)
-    pinned: set[str] = field(default_factory=set)
+    pinned: dict[str, str] = field(default_factory=dict)
+    """Names by id."""
 
     def start(self, spec: ModelSpec, footprint: Footprint) -> None:
-        """Load at the start, when nobody is evicted. Raises NoRoomNow, DoesNotFit."""
-        self.admission.reserve(spec.id, footprint, self._candidates(), evict=False)
+        """Load at the start, when nobody is evicted. Raises NoRoomNow, PinnedOut, DoesNotFit."""
+        self.admission.reserve(spec.id, footprint, self._candidates(), self.pinned, evict=False)
         self.admission.verify(spec.id, self._driver())
         self.booked[spec.id] = footprint
         if spec.pinned:
-            self.pinned.add(spec.id)
+            self.pinned[spec.id] = spec.name
 
     def ask(self, spec: ModelSpec, footprint: Footprint) -> list[str]:
-        """Who would leave if it were asked for after the start, when all are idle. Raises NoRoomNow, DoesNotFit."""
-        leaving = self.admission.reserve(spec.id, footprint, self._candidates())
+        """Who would leave if it were asked for after the start, when all are idle.
+
+        Raises NoRoomNow, PinnedOut, DoesNotFit.
+        """
+        leaving = self.admission.reserve(spec.id, footprint, self._candidates(), self.pinned)
         try:
             self.admission.verify(spec.id, self._driver(leaving))
         finally:
@@ -108,9 +116,9 @@ class _Planner:
 
 def plan(config: RuntimeConfig, backend: Backend, device: Device) -> Plan:
     """What the server would do with `config` on `device`. Blocks: reads headers, fetches from the hub."""
-    memory = device.memory()
+    memory, base_bytes = device.memory(), device.base_bytes()
     limit = memory_limit_bytes(config.memory_budget_bytes, memory)
-    admission = Admission(limit, memory.used_by_us_bytes, device.concurrency.threads, Metering())
+    admission = Admission(limit, base_bytes, device.concurrency.threads, Metering())
     planner = _Planner(admission, memory)
     footprints: dict[str, Footprint] = {}
     fates: dict[str, PlannedModel] = {}
@@ -119,6 +127,8 @@ def plan(config: RuntimeConfig, backend: Backend, device: Device) -> Plan:
             footprints[spec.id] = backend.predict(spec, device, wanted_tokens(spec, device))
         except (SourceNotFound, UnsupportedModel) as error:
             fates[spec.id] = _fate(spec, Footprint(), "no_files", error.message)
+    built_in = builtin(MAXSIM_ID, Task.MAXSIM).spec
+    planner.start(built_in, backend.predict(built_in, device, wanted_tokens(built_in, device)))
     known = [spec for spec in config.models if spec.id in footprints]
     for spec in known:
         if spec.resident == "always":
@@ -131,7 +141,7 @@ def plan(config: RuntimeConfig, backend: Backend, device: Device) -> Plan:
     return Plan(
         device=device.description,
         limit_bytes=limit,
-        base_bytes=memory.used_by_us_bytes,
+        base_bytes=base_bytes,
         used_bytes=admission.used_bytes(),
         models=tuple(_with_budget(fates[spec.id], budgets.get(spec.id)) for spec in config.models),
     )
@@ -140,6 +150,8 @@ def plan(config: RuntimeConfig, backend: Backend, device: Device) -> Plan:
 def _started(planner: _Planner, spec: ModelSpec, footprint: Footprint) -> PlannedModel:
     try:
         planner.start(spec, footprint)
+    except PinnedOut as refusal:
+        return _fate(spec, footprint, "pinned_out", refusal.message)
     except NoRoomNow as refusal:
         return _fate(spec, footprint, "left_out", refusal.message)
     except DoesNotFit as refusal:
@@ -150,6 +162,8 @@ def _started(planner: _Planner, spec: ModelSpec, footprint: Footprint) -> Planne
 def _asked(planner: _Planner, spec: ModelSpec, footprint: Footprint, names: Mapping[str, str]) -> PlannedModel:
     try:
         leaving = tuple(names[model] for model in planner.ask(spec, footprint))
+    except PinnedOut as refusal:
+        return _fate(spec, footprint, "pinned_out", refusal.message)
     except NoRoomNow as refusal:  # all are idle, so only the driver can have said so
         return _fate(spec, footprint, "device_full", refusal.message)
     except DoesNotFit as refusal:
@@ -170,6 +184,7 @@ def _fate(
         verdict=verdict,
         reason=reason,
         weight_bytes=footprint.weight_bytes,
+        host_bytes=footprint.host_bytes,
         workspace_bytes=footprint.activation_bytes,
         wanted_batch_tokens=footprint.budget_tokens,
         evicts=evicts,

@@ -20,11 +20,13 @@ from runtime.batch_queue import BatchQueue
 from runtime.chunk_limit import slow_unit, slow_unit_warning
 from runtime.departure import Departures, Neighbours
 from runtime.devices.base import Device
-from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading, NoRoomNow
+from runtime.errors import CapacityError, CotenantError, Draining, ModelLoading
+from runtime.footprint import Footprint
+from runtime.load_times import Coming
 from runtime.loader import Loaded, Loader, as_problem
 from runtime.machinery import Rules
 from runtime.metering import Metering
-from runtime.work import MAXSIM_ID, Footprint
+from runtime.work import MAXSIM_ID
 from runtime.worker import AWAY, State, Worker
 
 log = logging.getLogger(__name__)
@@ -104,8 +106,8 @@ class Residency:
         """Until `worker` serves; loads it if need be. Waits at most `patience_s`, and not at all if that won't do.
 
         Nor does it wait where `deadline_s`, by the clock, is sure to pass; that it passes is the caller's to notice.
-        Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, ModelFailed,
-        DoesNotFit, Draining.
+        Raises ModelLoading with the expected time, NoRoomNow with the time at which others may leave, PinnedOut,
+        ModelFailed, DoesNotFit, Draining.
         """
         self._note_use(worker)
         until_s = self._rules.now_s() + patience_s
@@ -118,8 +120,8 @@ class Residency:
             if eta_s > left_s or (deadline_s is not None and now_s + eta_s > deadline_s):
                 raise ModelLoading(f"the model is ready in about {eta_s:.0f} s", retry_after_s=eta_s)
             problem = await self._wait(worker, load, left_s)
-            if isinstance(problem, NoRoomNow):
-                raise NoRoomNow(problem.message, retry_after_s=problem.retry_after_s)
+            if isinstance(problem, CapacityError):
+                raise type(problem)(problem.message, retry_after_s=problem.retry_after_s)
 
     def eta_s(self, worker: Worker) -> float:
         """Predicted seconds until `worker` serves, loads that are ahead of it included."""
@@ -204,16 +206,18 @@ class Residency:
             if other is not worker and other.spec.id == worker.spec.id:
                 await self.unload(other)
 
-    async def _load(self, worker: Worker, evict: bool) -> str:
+    async def _load(self, worker: Worker, evict: bool) -> Coming:
         spec, loader = worker.spec, self._loader
         if not worker.footprint.resident_bytes:
             worker.footprint = await loader.run(loader.predict, spec)
         candidates = self.departures.candidates(self._workers, worker, self._rules)
-        leaving = self._admission.reserve(spec.id, worker.footprint, candidates, evict)
+        pinned = self.departures.pinned(self._workers, worker)
+        leaving = self._admission.reserve(spec.id, worker.footprint, candidates, pinned, evict)
         self._apply_budgets()
+        await self.departures.clear_offloaded(self._workers)
         await asyncio.gather(*[self.departures.depart(self._by_id(model), "evicted") for model in leaving])
-        await self.departures.find_room(worker, self._workers if evict else (), self._device, self._rules)
-        self._admission.verify(spec.id, self._device.memory())
+        wait_s = await self.departures.find_room(worker, self._workers, evict, self._device, self._rules)
+        self._admission.verify(spec.id, self._device.memory(), wait_s)
         if worker.parked is not None:
             await loader.run(loader.unpark, worker.parked)
             worker.model, worker.parked = worker.parked, None
@@ -235,20 +239,19 @@ class Residency:
         if slow is not None:
             log.warning("%s", slow_unit_warning(worker.spec.name, loaded.unit_ms, *slow))
 
-    def _count(self, worker: Worker, outcome: str) -> None:
+    def _count(self, worker: Worker, outcome: Coming) -> None:
         now_s = self._rules.now_s()
         worker.state, worker.failure, worker.started = State.READY, None, True
-        worker.reload_s = worker.loaded_s = now_s - self._loading_since_s
+        took_s = now_s - self._loading_since_s
+        worker.load_times.note(outcome, took_s)
         worker.resident_since_s, worker.refused_since_s = now_s, None
         worker.loads += 1
         self._neighbours.loaded(worker)
         self._apply_budgets()
         self.departures.note_work_done(worker)
-        self._metering.observe_load(worker.spec.name, worker.loaded_s, outcome)
+        self._metering.observe_load(worker.spec.name, took_s, outcome)
         assert worker.model is not None
-        log.info(
-            "%s is %s after %.1f s: %s", worker.spec.name, outcome, worker.loaded_s, worker.model.facts.execution_reason
-        )
+        log.info("%s is %s after %.1f s: %s", worker.spec.name, outcome, took_s, worker.model.facts.execution_reason)
 
     async def _give_up(self, worker: Worker, problem: CotenantError, came_from: State) -> None:
         """After a failed load: nothing of it stays."""
@@ -260,7 +263,7 @@ class Residency:
         worker.failure = problem
         if not later:
             worker.footprint = Footprint()
-            await self._let_go_parked(worker)
+            await self.departures.let_go_parked(worker)
         outcome = "no_room" if later else "failed"
         self._metering.observe_load(worker.spec.name, self._rules.now_s() - self._loading_since_s, outcome)
 
@@ -274,15 +277,7 @@ class Residency:
         if worker.model is not None:
             await self.departures.depart(worker, "asked")
         if worker.parked is not None:
-            worker.state = State.UNLOADED
-            await self._let_go_parked(worker)
-
-    async def _let_go_parked(self, worker: Worker) -> None:
-        parked, worker.parked = worker.parked, None
-        if parked is not None:
-            await self._loader.run(self._loader.let_go, parked)
-            del parked
-        await self._loader.run(self._loader.sweep)
+            await self.departures.let_go_parked(worker)
 
     # -- what is true now ---------------------------------------------------------------------------------------
 

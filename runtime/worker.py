@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from runtime.batch_queue import BatchQueue
 from runtime.errors import CotenantError, DoesNotFit, ModelFailed, ModelLoading, UnsupportedCapability
 from runtime.eviction import Demand
+from runtime.footprint import Footprint
+from runtime.load_times import Coming, LoadTimes
 from runtime.models.base import Model
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine
-from runtime.work import ABILITIES, Footprint, Head, Lane, Task
+from runtime.work import ABILITIES, Head, Lane, Task
 
 CEILING_CUT = 0.7
 CEILING_LEAST = 1 / 16
 """However many out-of-memories: the way back from far below would take days."""
 CEILING_RECOVERY = 1.05
 GOOD_BATCHES_TO_RECOVER = 200
-FIRST_LOAD_S = 5.0
-BYTES_PER_S = 200e6
-"""A load that was never timed is guessed at these."""
 REASON_CHARACTERS = 200
 PATH = re.compile(r"""(?<![\w./…])(?:~|[A-Za-z]:)?[/\\][^\s'",;:)]+""")
 BUILTIN_BATCH_TOKENS = 8192
@@ -116,7 +115,7 @@ class Worker:
         """A batch of so many tokens gets all cores while it is alone; a smaller one is quicker on one."""
         self.budget_tokens = 512
         self.footprint = Footprint()
-        self.loaded_s: float | None = None
+        self.load_times = LoadTimes()
         self.results_pending = 0
         self.pinned = spec.pinned
         self.demand = Demand()
@@ -127,8 +126,6 @@ class Worker:
         self.parked: Model | None = None
         """The model while it is offloaded."""
         self.resident_since_s = 0.0
-        self.reload_s: float | None = None
-        """How long its latest load or return took."""
         self.waiting = 0
         """Requests that wait until the model is loaded."""
         self.loads = 0
@@ -187,8 +184,23 @@ class Worker:
 
     @property
     def load_s(self) -> float:
-        """How long the next load will take: as long as the last one, else a guess from the bytes."""
-        return self.reload_s or FIRST_LOAD_S + self.footprint.resident_bytes / BYTES_PER_S
+        """How long its next coming into memory will take."""
+        return self.load_times.predict_s(self._next_coming, self.footprint.resident_bytes)
+
+    @property
+    def reload_s(self) -> float:
+        """Seconds of loading that its place in memory is worth: what its coming took or, while it is away, takes."""
+        latest_s = self.load_times.latest_s
+        return self.load_s if self.model is None or latest_s is None else latest_s
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether `reload_s` was measured, and isn't a guess."""
+        return self.model is not None or self.load_times.knows(self._next_coming)
+
+    @property
+    def _next_coming(self) -> Coming:
+        return "loaded" if self.parked is None else "returned"
 
     @property
     def max_tokens(self) -> int:
@@ -252,7 +264,7 @@ class Worker:
             pooling=facts.pooling if facts else None,
             weight_bytes=self.footprint.weight_bytes,
             activation_bytes=self.footprint.activation_bytes,
-            loaded_s=self.loaded_s,
+            loaded_s=self.load_times.latest_s,
             queue_items={lane: self.queue.items(lane) for lane in Lane},
             queue_tokens={lane: self.queue.tokens(lane) for lane in Lane},
             results_pending=self.results_pending,

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.devices.base import Concurrency, Device, Download, Memory
+from runtime.footprint import Footprint
 from runtime.models.base import Flight, Model, ModelFacts, Vocabulary
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint, Job, Prepared, Row, Task
+from runtime.work import Job, Prepared, Row, Task
 
 FACTS = ModelFacts(
     dimensions=3,

@@ -11,10 +11,12 @@ from typing import Any
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device, Memory
 from runtime.engine import Engine
+from runtime.errors import UnsupportedModel
+from runtime.footprint import Footprint
 from runtime.machinery import Machinery
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
-from runtime.work import Footprint, Task
+from runtime.work import MAXSIM_ID, Task
 from tests.doubles import FACTS, CountingModel, DoubleBackend, StillDevice
 
 BASE_BYTES = 100
@@ -74,6 +76,8 @@ class RoomBackend(DoubleBackend):
         self.gate: threading.Event | None = None
         self.load_begun = threading.Semaphore(0)
         self.parkable = False
+        self.host_bytes = 0
+        """What each model keeps in the process, also while it is parked."""
         self.failure: Exception | None = None
         self.warm_up_failure: Exception | None = None
         self.batch_s = 0.0
@@ -82,9 +86,18 @@ class RoomBackend(DoubleBackend):
         self.resident: dict[str, ResidentModel] = {}
 
     def predict(self, spec: ModelSpec, device: Device, budget_tokens: int) -> Footprint:
-        return Footprint(weight_bytes=self.sizes[spec.id], activation_bytes=budget_tokens, budget_tokens=budget_tokens)
+        if spec.id == MAXSIM_ID:
+            return Footprint()
+        return Footprint(
+            weight_bytes=self.sizes[spec.id],
+            host_bytes=self.host_bytes,
+            activation_bytes=budget_tokens,
+            budget_tokens=budget_tokens,
+        )
 
     def load(self, spec: ModelSpec, task: Task, device: Device) -> Model:
+        if spec.id == MAXSIM_ID:
+            raise UnsupportedModel("the doubles have none")
         self.loads.append(spec.id)
         self.load_begun.release()
         if self.gate is not None:

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.admission import DECISIONS_KEPT, Admission
-from runtime.errors import DoesNotFit, QueueFull
+from runtime.admission import Admission
+from runtime.decisions import DECISIONS_KEPT
+from runtime.devices.base import Memory
+from runtime.errors import DoesNotFit, NoRoomNow, PinnedOut, QueueFull
+from runtime.eviction import Candidate
+from runtime.footprint import Footprint
 from runtime.ledger import WORKSPACE_MARGIN
 from runtime.metering import Metering
-from runtime.work import Footprint, Lane
+from runtime.work import Lane
 
 BASE = 100
 
@@ -78,7 +82,7 @@ def test_no_sequence_of_loads_and_unloads_books_more_than_the_limit(
         else:
             try:
                 admission.reserve(model, wanted)
-            except DoesNotFit:
+            except (DoesNotFit, NoRoomNow):
                 assert admission.used_bytes() == before
         assert admission.used_bytes() <= limit
 
@@ -93,17 +97,62 @@ def test_the_last_byte_decides() -> None:
 def test_a_refusal_names_both_figures_and_leaves_nothing_behind() -> None:
     admission = ledger(limit_bytes=10_000)
     admission.reserve("small", footprint(4_000))
-    with pytest.raises(DoesNotFit, match=r"needs 7,000 bytes .*; 5,900 bytes are free"):
+    with pytest.raises(NoRoomNow, match=r"needs 7,000 bytes .*; 5,900 bytes are free while"):
         admission.reserve("large", footprint(7_000))
+    with pytest.raises(DoesNotFit, match=r"needs 10,000 bytes .*; 9,900 bytes are free"):
+        admission.reserve("huge", footprint(10_000))
     assert admission.used_bytes() == BASE + 4_000
     admission.reserve("fits", footprint(5_900))
+
+
+def test_who_is_pinned_is_named_with_what_is_free_beside_them_alone() -> None:
+    admission = ledger(limit_bytes=10_000)
+    for model, size in (("left", 3_000), ("right", 2_000), ("other", 1_000), ("built-in", 0)):
+        admission.reserve(model, footprint(size))
+    names = {"left": "Left", "right": "Right", "built-in": "never told", "gone": "not in memory"}
+    with pytest.raises(PinnedOut, match=r"needs 6,000 bytes .*; 4,900 bytes are free beside .* pinned: Left, Right$"):
+        admission.reserve("large", footprint(6_000), [Candidate(model="other", value=1.0)], names)
+    with pytest.raises(NoRoomNow):  # neither pinned nor to be asked to leave: it is on its way out
+        admission.reserve("small", footprint(4_500), pinned=names)
+    admission.reserve("small", footprint(4_500), [Candidate(model=name, value=1.0) for name in ("right", "other")])
+
+
+def test_what_offloaded_models_keep_counts_until_it_is_in_the_way() -> None:
+    admission = ledger(limit_bytes=BASE + 1_000)
+    kept = Footprint(weight_bytes=300, host_bytes=100)
+    for model in ("first", "second"):
+        admission.reserve(model, kept)
+        assert admission.has_room_offloaded(model, kept)
+        admission.note_offloaded(model, kept)
+        admission.forget(model)
+    assert admission.used_bytes() == BASE + 200
+    assert admission.reserve("large", footprint(900)) == []  # nobody's weights need leave for it
+    assert admission.crowding() == ["first"]
+    admission.note_let_go("first")
+    assert admission.crowding() == []
+    assert admission.used_bytes() == BASE + 1_000
+    admission.forget("large")
+    admission.reserve("second", kept)
+    assert admission.used_bytes() == BASE + 400
+    admission.reserve("large", footprint(600))
+    assert not admission.has_room_offloaded("third", kept)
+
+
+def test_of_one_that_returns_only_what_is_missing_must_be_free() -> None:
+    admission = ledger(limit_bytes=10_000)
+    kept = Footprint(weight_bytes=300, host_bytes=100)
+    memory = Memory(total_bytes=10_000, free_bytes=350, used_by_us_bytes=0)
+    admission.reserve("a", kept)
+    assert admission.bytes_short("a", memory) == 50
+    admission.note_offloaded("a", kept)
+    assert admission.bytes_short("a", memory) == 0
 
 
 def test_a_workspace_within_the_others_costs_nothing() -> None:
     admission = ledger(limit_bytes=BASE + 2_000 + int(1_000 * WORKSPACE_MARGIN))
     admission.reserve("a", footprint(1_000, 1_000))
     admission.reserve("b", footprint(1_000, 1_000))
-    with pytest.raises(DoesNotFit, match=r"needs 1 bytes .*; 0 bytes are free"):
+    with pytest.raises(NoRoomNow, match=r"needs 1 bytes .*; 0 bytes are free"):
         admission.reserve("c", footprint(1))
 
 
@@ -111,7 +160,7 @@ def test_free_bytes_are_never_told_as_negative() -> None:
     admission = ledger(limit_bytes=5_000)
     admission.reserve("a", footprint(1_000))
     admission.settle("a", footprint(9_000))
-    with pytest.raises(DoesNotFit, match="; 0 bytes are free"):
+    with pytest.raises(NoRoomNow, match="; 0 bytes are free"):
         admission.reserve("b", footprint(1))
 
 
@@ -173,13 +222,19 @@ def test_nobody_is_told_to_come_back_at_once(wait_ms: float, most_ms: float) -> 
 def test_every_load_is_on_record_with_its_bytes_its_verdict_and_its_reason() -> None:
     admission = ledger(limit_bytes=10_000)
     admission.reserve("small", footprint(4_000))
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(NoRoomNow):
         admission.reserve("large", footprint(7_000))
+    with pytest.raises(PinnedOut):
+        admission.reserve("large", footprint(7_000), pinned={"small": "Small"})
+    with pytest.raises(DoesNotFit):
+        admission.reserve("large", footprint(11_000))
     with pytest.raises(QueueFull):
         admission.may_wait("small", Lane.ONLINE, 3.0, 2.0)
     assert [(d.model, d.question, d.asked, d.free, d.verdict, d.reason) for d in admission.decisions] == [
         ("small", "load", 4_000, 9_900, "admitted", "fits"),
-        ("large", "load", 7_000, 5_900, "refused", "over_budget"),
+        ("large", "load", 7_000, 5_900, "refused", "no_room_now"),
+        ("large", "load", 7_000, 5_900, "refused", "pinned_out"),
+        ("large", "load", 11_000, 9_900, "refused", "over_budget"),
         ("small", "wait", 3.0, 2.0, "refused", "queue_full"),
     ]
 

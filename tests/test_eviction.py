@@ -23,9 +23,9 @@ from runtime.eviction import (
     victims,
     wait_for_room_s,
 )
+from runtime.footprint import Footprint
 from runtime.ledger import Ledger
 from runtime.metering import Metering
-from runtime.work import Footprint
 
 SIZES = {"a": 10, "b": 20, "c": 30}
 

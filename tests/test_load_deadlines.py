@@ -21,7 +21,7 @@ ON_DEMAND = {"resident": "on_demand"}
 async def test_a_deadline_that_passes_while_the_model_loads_is_told_as_such_and_the_load_goes_on() -> None:
     async with residents({"a": MB}, keys=ON_DEMAND) as (engine, backend, clock):
         backend.gate = threading.Event()
-        engine._router.by_id("a").reload_s = 0.1  # as long as a load is expected to take
+        engine._router.by_id("a").load_times.note("loaded", 0.1)  # as long as a load is expected to take
         late = dataclasses.replace(job("a", "x"), deadline_s=clock.now_s() + 1.05)
         patient = asyncio.create_task(engine.run(job("a", "y")))
         with pytest.raises(DeadlineExceeded):

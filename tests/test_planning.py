@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 
 from runtime import cli
 from runtime.engine import Engine
-from runtime.errors import ConfigurationError, DoesNotFit
+from runtime.errors import ConfigurationError, DoesNotFit, PinnedOut
 from runtime.machinery import Machinery
 from runtime.plan_report import parse_count
 from runtime.planning import Corpus, PlannedModel, endangered, indexing, plan
@@ -54,17 +53,23 @@ CASES = {
 }
 
 
-async def what_happens(case: Case, asked: str | None) -> tuple[dict[str, str], dict[str, int | None]]:
-    """Every model's state and largest batch after the start and, once all are idle, one request for `asked`."""
+async def what_happens(case: Case, asked: str | None) -> tuple[dict[str, str], dict[str, int | None], str]:
+    """Every model's state and largest batch after the start and, once all are idle, one request for `asked`.
+
+    Behind them what the request was refused with, if it was.
+    """
+    said = ""
     clock = Clock(1_000.0)
     engine = Engine(case.config, case.backend(clock), Machinery(clock=clock))
     await engine.start()
     await engine.wait_loaded()
     clock.pass_by(1_000)
     if asked is not None:
-        with contextlib.suppress(DoesNotFit):
+        try:
             await engine.run(job(asked, "x"))
-    found = states(engine), {status.id: status.max_batch_tokens for status in engine.describe()}
+        except (DoesNotFit, PinnedOut) as refusal:
+            said = refusal.message
+    found = states(engine), {status.id: status.max_batch_tokens for status in engine.describe()}, said
     await engine.stop()
     return found
 
@@ -74,14 +79,15 @@ async def what_happens(case: Case, asked: str | None) -> tuple[dict[str, str], d
 async def test_the_plan_says_what_the_server_then_does(name: str) -> None:
     case = CASES[name]
     planned = {model.name: model for model in case.planned()}
-    at_start, budgets = await what_happens(case, None)
+    at_start, budgets, _ = await what_happens(case, None)
     for model, fate in planned.items():
         assert (at_start[model] == "ready") == (fate.verdict == "loaded")
         if fate.verdict == "loaded":
             assert budgets[model] == fate.batch_tokens
             continue
-        then, _ = await what_happens(case, model)
-        assert (then[model] == "ready") == (fate.verdict != "does_not_fit")
+        then, _, said = await what_happens(case, model)
+        assert (then[model] == "ready") == (fate.verdict not in ("does_not_fit", "pinned_out"))
+        assert said == "" or said.endswith(fate.reason)
         left = {each for each, state in at_start.items() if state == "ready" and then[each] != "ready"}
         assert left == set(fate.evicts)
 
@@ -92,7 +98,7 @@ async def test_the_plan_says_what_the_server_then_does(name: str) -> None:
         ("all fit", ["loaded", "loaded", "fits"]),
         ("one comes in the place of another", ["loaded", "loaded", "evicts"]),
         ("one is left out at the start", ["loaded", "loaded", "left_out"]),
-        ("pinned ones leave no room", ["loaded", "loaded", "does_not_fit"]),
+        ("pinned ones leave no room", ["loaded", "loaded", "pinned_out"]),
         ("batches shrink", ["loaded", "loaded"]),
         ("nothing fits", ["does_not_fit", "does_not_fit"]),
     ],

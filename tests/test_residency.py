@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from runtime.errors import DoesNotFit, Draining, ModelFailed, ModelLoading, NoRoomNow
+from runtime.errors import DoesNotFit, Draining, ModelFailed, ModelLoading, NoRoomNow, PinnedOut
 from runtime.work import Lane
 from tests.engines import assert_rows, job
 from tests.residents import LOAD_S, residents, states
@@ -210,10 +210,31 @@ async def test_a_model_that_can_never_fit_is_refused_with_both_figures_and_distu
         await engine.run(job("a", "x"))
         clock.pass_by(1_000)
         for _ in range(2):
-            with pytest.raises(DoesNotFit, match=r"needs 9,[\d,]+ bytes .*; 2,[\d,]+ bytes are free"):
+            with pytest.raises(DoesNotFit, match=r"needs 9,[\d,]+ bytes .*; 3,[\d,]+ bytes are free"):
                 await engine.run(job("huge", "x"))
         assert_rows(await engine.run(job("a", "x")), ["x"])
         assert backend.loads == ["a"]
+
+
+@pytest.mark.parametrize("way", ["unpin", "unload", "reconfigure"])
+async def test_beside_a_pinned_one_a_model_waits_for_an_operator(way: str) -> None:
+    async with residents({"a": MB, "b": MB}, budget_bytes=int(1.5 * MB), keys=ON_DEMAND) as (engine, backend, clock):
+        engine.admin.pin("a", True)
+        await engine.run(job("a", "x"))
+        clock.pass_by(1_000)
+        for _ in range(2):
+            with pytest.raises(PinnedOut, match=r"needs 1,[\d,]+ bytes .*; 52\d,[\d]+ bytes are free .* pinned: a$"):
+                await engine.run(job("b", "x"))
+        assert states(engine) == {"a": "ready", "b": "unloaded"}
+        assert engine.ready
+        if way == "unpin":
+            engine.admin.pin("a", False)
+        elif way == "unload":
+            await engine.admin.unload("a")
+        else:
+            await engine.reconfigure(engine.config.model_copy(update={"models": engine.config.models[1:]}))
+        assert_rows(await engine.run(job("b", "x")), ["x"])
+        assert backend.loads == ["a", "b"]
 
 
 async def test_at_the_start_nobody_is_evicted_and_the_one_without_room_comes_on_demand() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModel
 
+from runtime.backend import TorchBackend
 from runtime.devices import compiling, split_linear
 from runtime.devices.compiling import NotCompiled, find_compiler, load_kernel
 from runtime.devices.cpu import CpuDevice
@@ -23,6 +25,7 @@ from runtime.devices.split_linear import (
     arranged,
     swaps_for,
 )
+from runtime.registry import ModelSpec
 
 PLENTY_BYTES = 1 << 40
 RELATIVE_ERROR = {TwoParts: 2**-16, ThreeParts: 2**-20}
@@ -237,6 +240,37 @@ def test_what_does_not_compile_says_why_and_leaves_nothing(kernel: Path) -> None
     with pytest.raises(NotCompiled, match=r"the compiler failed: .*missing"):
         load_kernel(kernel, [])
     assert not list((kernel.parent / "cache" / "cotenant" / "kernels").iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_take_no_more_than_is_predicted(monkeypatch: pytest.MonkeyPatch, kind: type[SplitLinear]) -> None:
+    layers = [layer_of(64, 96), layer_of(33, 50), layer_of(16, 64)]
+    small, shapes = layers[2], [(layer.out_features, layer.in_features) for layer in layers]
+    own_bytes = sum(layer.weight.nbytes for layer in layers)
+    assert CpuDevice().swap_bytes(shapes) == 0 or split_linear.available()
+    monkeypatch.setattr(split_linear, "available", lambda: True)
+    (fast, exact) = swaps_for(torch.nn.ModuleList(layers), PLENTY_BYTES)
+    (fast if kind is TwoParts else exact).apply()
+    assert type(small) is torch.nn.Linear
+    added_bytes = sum(layer.weight.nbytes for layer in layers) - own_bytes
+    assert added_bytes <= CpuDevice().swap_bytes(shapes)
+    assert kind is TwoParts or added_bytes == CpuDevice().swap_bytes(shapes)
+    assert CpuDevice(split_products=False).swap_bytes(shapes) == 0
+
+
+def test_a_model_is_predicted_with_the_most_parts(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]
+) -> None:
+    spec, device = ModelSpec(id="tiny", source=str(tiny_model("bert-embedder"))), CpuDevice()
+    monkeypatch.setattr(split_linear, "available", lambda: False)
+    plain = TorchBackend().predict(spec, device, 512)
+    monkeypatch.setattr(split_linear, "available", lambda: True)
+    predicted = TorchBackend().predict(spec, device, 512)
+    network = AutoModel.from_pretrained(str(spec.source))
+    own_bytes = sum(weight.nbytes for weight in network.parameters())
+    swaps_for(network, PLENTY_BYTES)[1].apply()
+    added_bytes = sum(weight.nbytes for weight in network.parameters()) - own_bytes
+    assert predicted.weight_bytes - plain.weight_bytes == added_bytes > 0
 
 
 def test_without_a_compiler_the_library_s_products_serve(

@@ -9,7 +9,7 @@ import dataclasses
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,6 +28,7 @@ MAX_DECISIONS = 1_000
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 BROWSER = ("origin", "sec-fetch-site")
 """Headers that only a browser sends: a page of another site can make it ask a server on this machine."""
+LEDGER_KINDS: Final = ("limit", "booked", "base", "weights", "graphs", "host", "workspace")
 TRITON_STATES = {"ready": "READY", "unwell": "READY", "loading": "LOADING", "draining": "UNLOADING"}
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -132,8 +133,7 @@ class AdminRoutes:
             {
                 "device": report.device,
                 "description": report.description,
-                "ledger": {kind: kinds[kind] for kind in ("limit", "booked", "base", "weights", "graphs", "workspace")}
-                | {"free": kinds["limit"] - kinds["booked"]},
+                "ledger": {kind: kinds[kind] for kind in LEDGER_KINDS} | {"free": kinds["limit"] - kinds["booked"]},
                 "driver": {kind: kinds[kind] for kind in ("total", "free", "used")},
                 "models": report.by_model,
             }

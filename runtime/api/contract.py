@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from runtime.administration import MemoryReport
-    from runtime.admission import Decision
+    from runtime.decisions import Decision
     from runtime.delivery import BatchWatcher
     from runtime.metering import Account
     from runtime.models.base import Vocabulary

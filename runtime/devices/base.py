@@ -7,7 +7,7 @@ and tells the truth about its memory.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -97,12 +97,18 @@ class Device(abc.ABC):
     """Whether a token id beyond the embedding table costs the whole process its device, instead of raising."""
     spreads_lone_batches: bool = False
     """Whether `working(alone=True)` gives a batch more cores than it gets otherwise."""
+    uses_process_memory: bool = False
+    """Whether its memory is the process's own, so that what the libraries keep counts as well."""
     clock: Clock = REAL_CLOCK
     """What its batches are timed by; a simulated device has its own."""
 
     @abc.abstractmethod
     def memory(self) -> Memory:
         """What the driver says now."""
+
+    def base_bytes(self) -> int:
+        """What the process holds, or may come to hold, without any model. Asked once, before the first load."""
+        return self.memory().used_by_us_bytes
 
     @abc.abstractmethod
     def upload(self, arrays: Mapping[str, NDArray[np.int32]]) -> dict[str, Any]:
@@ -135,6 +141,10 @@ class Device(abc.ABC):
     def layer_swaps(self, module: Any) -> Sequence[LayerSwap]:
         """What may be tried on a module to make it faster, the fastest first."""
         return ()
+
+    def swap_bytes(self, shapes: Iterable[tuple[int, int]]) -> int:
+        """Most bytes that `layer_swaps` may add to a model whose Linear layers have fp32 weights of these shapes."""
+        return 0
 
     def start_peak(self) -> None:
         """Begin to watch the most memory in use at once; nothing where the device can't."""

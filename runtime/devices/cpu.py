@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ CPU_BATCH_TOKENS = 512
 """97 % of a core's throughput is reached at 256 to 512 tokens; larger batches only add latency."""
 CPU_SMALL_TOKENS = 32
 """About a sentence: 10 ms of a small model's time."""
+GROWTH_BYTES = 24 * 2**20
+"""What the process comes to hold beside models once it serves: threads, connections, what the C library keeps."""
 LANE_NICENESS = 5
 """A thread of niceness 0 gets three times the time of such a one when both want the same core."""
 
@@ -54,6 +56,9 @@ class CpuDevice(Device):
         self.default_batch_tokens = CPU_BATCH_TOKENS
         self.default_dtype = "float32"
         self.index_errors_are_fatal = False
+        self.uses_process_memory = True
+        self.total_bytes: int | None = None
+        """Of a machine to plan for; None: of this one."""
         self._process = psutil.Process()
         # glibc's own (malloc_trim(3)); other C libraries have none and keep little.
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -62,9 +67,16 @@ class CpuDevice(Device):
         """The machine's memory, or the container's share of it; what we use is the process's resident set."""
         machine = psutil.virtual_memory()
         ours = self._process.memory_info().rss
+        if self.total_bytes is not None:
+            free = max(self.total_bytes - ours, 0)
+            return Memory(total_bytes=self.total_bytes, free_bytes=free, used_by_us_bytes=ours)
         limit = cgroup_memory_bytes()
         total = machine.total if limit is None else min(limit, machine.total)
         return Memory(total_bytes=total, free_bytes=max(min(machine.available, total - ours), 0), used_by_us_bytes=ours)
+
+    def base_bytes(self) -> int:
+        """See Device.base_bytes."""
+        return self.memory().used_by_us_bytes + GROWTH_BYTES
 
     def upload(self, arrays: Mapping[str, NDArray[np.int32]]) -> dict[str, Any]:
         """Share the arrays' memory; nothing is copied."""
@@ -105,6 +117,10 @@ class CpuDevice(Device):
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
                 layer.weight.data = layer.weight.data.t().contiguous().t()
+
+    def swap_bytes(self, shapes: Iterable[tuple[int, int]]) -> int:
+        """What the most exact split takes more than fp32."""
+        return split_linear.added_bytes(shapes) if self._split_products else 0
 
     def layer_swaps(self, module: torch.nn.Module) -> Sequence[LayerSwap]:
         """On AMX, products in fp32 as sums of bfloat16 products."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -95,6 +95,20 @@ def swaps_for(module: torch.nn.Module, spare_bytes: int) -> Sequence[LayerSwap]:
         return ()
     part_bytes = sum(layer.weight.numel() for layer in layers) * torch.bfloat16.itemsize
     return [SplitProducts(layers, kind) for kind in KINDS if kind.parts * part_bytes <= spare_bytes]
+
+
+def added_bytes(shapes: Iterable[tuple[int, int]]) -> int:
+    """Most bytes that the parts of weights of these shapes, `(out, in)`, take more than fp32; 0 where none are made.
+
+    Of the kind with most parts: which one is near enough is known only once it was tried.
+    """
+    large = [(columns, depth) for columns, depth in shapes if min(columns, depth) >= BLOCK]
+    if not large or not available():
+        return 0
+    part_bytes = max(kind.parts for kind in KINDS) * torch.bfloat16.itemsize
+    padded = sum((columns + -columns % BLOCK) * (depth + -depth % BLOCK) for columns, depth in large)
+    own_bytes = sum(columns * depth for columns, depth in large) * torch.float32.itemsize
+    return padded * part_bytes - own_bytes
 
 
 def arranged(weight: torch.Tensor, parts: int) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Every way to fail: `tree.py` has the root and the families, the others one family's classes each."""
 
-from runtime.errors.capacity import Draining, ModelLoading, NoRoomNow, QueueFull, RateLimited
+from runtime.errors.capacity import Draining, ModelLoading, NoRoomNow, PinnedOut, QueueFull, RateLimited
 from runtime.errors.execution import DoesNotFit, ForwardFailed, ModelFailed, NonFiniteOutput, OutOfMemory
 from runtime.errors.refusals import (
     AdminRefused,
@@ -72,6 +72,7 @@ __all__ = [
     "NoRoomNow",
     "NonFiniteOutput",
     "OutOfMemory",
+    "PinnedOut",
     "QueueFull",
     "RateLimited",
     "RequestCancelled",

@@ -33,6 +33,14 @@ class NoRoomNow(CapacityError):
     code = "no_room_now"
 
 
+class PinnedOut(CapacityError):
+    """The model has no room beside those that are pinned; it has once an operator unpins them."""
+
+    code = "pinned_out"
+    retry_after_s = 300.0
+    """Nobody knows when; clients of OpenAI's don't sleep that long, and give up soon."""
+
+
 class Draining(CapacityError):
     """The server is shutting down."""
 

@@ -36,6 +36,7 @@
     │   ├── RateLimited
     │   ├── ModelLoading
     │   ├── NoRoomNow
+    │   ├── PinnedOut
     │   └── Draining
     ├── RequestCancelled          the client hung up
     ├── DeadlineExceeded          the client's own deadline passed

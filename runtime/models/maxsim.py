@@ -27,6 +27,8 @@ NO_ROWS_SCORE = -1e9
 """Of a document without rows, as sentence-transformers has it."""
 EXAMPLE_ROWS = (32, 512)
 """Of the query and the document that the device is timed with."""
+BYTES_PER_TOKEN = (2 * USUAL_WIDTH + 2 * QUERY_ROWS_AT_ONCE) * 4
+"""Workspace of one row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,7 @@ class MaxSim(Model):
             prompts=(),
             weight_bytes=0,
             # A row, its copy in the batch, and its products with the query's rows.
-            activation_bytes_per_token=(2 * USUAL_WIDTH + 2 * QUERY_ROWS_AT_ONCE) * 4,
+            activation_bytes_per_token=BYTES_PER_TOKEN,
         )
 
     def cost(self, item: Input) -> int:

@@ -154,6 +154,16 @@ def _loaded_bytes(entry: dict[str, Any], dtype: str) -> int:
     return int(math.prod(entry["shape"])) * size
 
 
+def linear_shapes(folder: Path) -> Iterator[tuple[int, int]]:
+    """Shapes of the weights that belong to Linear layers, as far as headers tell: matrices but for tables."""
+    for place in _weight_folders(folder):
+        for file in _safetensors(place):
+            for name, entry in _header_entries(file):
+                shape = entry["shape"]
+                if len(shape) == 2 and str(entry["dtype"]) in _FLOATS and "embed" not in name:
+                    yield shape[0], shape[1]
+
+
 def activation_prior_bytes(folder: Path, dtype: str, longest_tokens: int) -> int:
     """Predicted workspace of one token, from the config alone: by its width, or by a dry run where that says more.
 

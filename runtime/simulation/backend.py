@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from runtime.devices.base import Device
 from runtime.devices.simulated import SimulatedCost, SimulatedDevice
+from runtime.footprint import Footprint
 from runtime.models.base import Model
 from runtime.models.simulated import SimulatedModel
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Footprint, Task
+from runtime.work import Task
 
 
 class SimulatedBackend:

@@ -180,6 +180,7 @@ FAILURES: list[tuple[errors.CotenantError, dict[str, int], str, str, str]] = [
     (errors.RateLimited("spent", retry_after_s=2.5), everywhere(429), "rate_limited", "Overloaded", "later"),
     (errors.DeadlineExceeded("too late"), everywhere(504), "deadline_exceeded", "Overloaded", "open"),
     (errors.NoRoomNow("no room", retry_after_s=2.5), everywhere(503), "no_room_now", "Unhealthy", "later"),
+    (errors.PinnedOut("no room"), everywhere(503), "pinned_out", "Unhealthy", "later"),
     (errors.ModelLoading("loading"), everywhere(503), "model_loading", "Unhealthy", "later"),
     (errors.Draining("draining"), everywhere(503), "draining", "Unhealthy", "later"),
     (errors.DoesNotFit("too big"), everywhere(503), "does_not_fit", "Unhealthy", "never"),

@@ -24,12 +24,12 @@ class Server:
     """`cotenant serve` with a registry; ends with the test."""
 
     def __init__(self, folder: Path, models: list[dict[str, object]], **settings: object) -> None:
-        registry = folder / "registry.yaml"
-        registry.write_text(yaml.safe_dump({"models": models, **settings}))
+        self.registry = folder / "registry.yaml"
+        self.registry.write_text(yaml.safe_dump({"models": models, **settings}))
         self.log = folder / "server.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "runtime", "serve", "--registry", str(registry), "--port", "0"],
+                [sys.executable, "-m", "runtime", "serve", "--registry", str(self.registry), "--port", "0"],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
                 stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +19,14 @@ from tests.server.conftest import MINILM, Server, Start
 from tests.server.scraping import models, total
 
 MIB = 2**20
-ROOM_FOR_ONE_BYTES = 200 * MIB
-"""Beside the base and two tiny models: for MiniLM (87 MiB and its batches) once, and for what the libraries take for
-themselves with the first models (some 50 MiB), which is in the process but not in the books."""
+ROOM_FOR_ONE_BYTES = 140 * MIB
+"""Beside the base and two tiny models (7 MiB): for MiniLM (118 MiB and the least batches' 6) once."""
 ALIKE = 0.02
 ROUNDS = 20
 CYCLES = 20
 LEAK_MIB = 10.0
+FRAGMENTS_BYTES = 20 * MIB
+"""What two loads of one model may differ by: 10 MiB were seen; with the libraries' own, not rehearsed, it was 27."""
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,23 @@ def test_two_models_report_the_same_bytes_in_either_order(roomy: Server) -> None
         assert kinds["weights"] > 0
         assert other_way[name] == pytest.approx(kinds, rel=ALIKE)
     assert booked_then == pytest.approx(booked, rel=ALIKE)
+
+
+def test_a_first_model_takes_of_the_process_what_a_second_does_and_what_was_booked(start: Start) -> None:
+    names = ("first", "second")
+    server = start([{"id": name, "source": MINILM, "resident": "on_demand"} for name in names], device="cpu")
+    used, booked = [memory(server)["driver"]["used"]], [0]
+    for name in names:
+        server.client.post(f"/admin/models/{name}/load").raise_for_status()
+        report = memory(server)
+        used.append(report["driver"]["used"])
+        booked.append(sum(report["ledger"][kind] for kind in ("weights", "host")))
+    took = [later - earlier for earlier, later in itertools.pairwise(used)]
+    print(f"\nMiB taken {[size // MIB for size in took]}, booked {[size // MIB for size in booked]}")
+    assert abs(took[0] - took[1]) < FRAGMENTS_BYTES
+    assert took[1] == pytest.approx(booked[2] - booked[1], abs=FRAGMENTS_BYTES)
+    assert used[-1] <= report["ledger"]["base"] + booked[-1]
+    server.close()
 
 
 def test_alternating_requests_with_room_for_both_cost_two_loads(roomy: Server) -> None:

@@ -7,7 +7,7 @@ the executor's lock guards it. Times are seconds of the clock that the executor 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from runtime.backlog import Backlog
 from runtime.batch import Batch
@@ -39,7 +39,9 @@ class Ahead:
 
     def behind(self, waiting_ms: float) -> Ahead:
         """The same, behind so much more that will queue in a moment."""
-        return replace(self, waiting_ms=self.waiting_ms + waiting_ms)
+        return Ahead(
+            waiting_ms=self.waiting_ms + waiting_ms, running_ms=self.running_ms, patient_ms=self.patient_ms
+        )
 
 
 class Dispatch:

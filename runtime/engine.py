@@ -218,7 +218,7 @@ class Engine:
             raise ModelLoading("the device is still being opened")
         small = job.lane is Lane.ONLINE and self.device.concurrency.is_small(job.inputs)
         ahead = self._executor.ahead(job.lane, small)
-        if not small:
+        if self._preparing_us and not small:
             ahead = ahead.behind(self._preparing_us / 1000.0 / self.device.concurrency.lanes)
         self._overload.check(worker, job, ahead, small, self.admission)
 

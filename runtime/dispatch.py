@@ -39,9 +39,7 @@ class Ahead:
 
     def behind(self, waiting_ms: float) -> Ahead:
         """The same, behind so much more that will queue in a moment."""
-        return Ahead(
-            waiting_ms=self.waiting_ms + waiting_ms, running_ms=self.running_ms, patient_ms=self.patient_ms
-        )
+        return Ahead(waiting_ms=self.waiting_ms + waiting_ms, running_ms=self.running_ms, patient_ms=self.patient_ms)
 
 
 class Dispatch:

@@ -31,6 +31,8 @@ class Ahead:
     running_ms: float = 0.0
     patient_ms: float = 0.0
     """Of what waits, that without a deadline."""
+    lanes: int = 1
+    """That share it."""
 
     @property
     def ms(self) -> float:
@@ -39,7 +41,12 @@ class Ahead:
 
     def behind(self, waiting_ms: float) -> Ahead:
         """The same, behind so much more that will queue in a moment."""
-        return Ahead(waiting_ms=self.waiting_ms + waiting_ms, running_ms=self.running_ms, patient_ms=self.patient_ms)
+        return Ahead(
+            waiting_ms=self.waiting_ms + waiting_ms,
+            running_ms=self.running_ms,
+            patient_ms=self.patient_ms,
+            lanes=self.lanes,
+        )
 
 
 class Dispatch:
@@ -76,10 +83,10 @@ class Dispatch:
         lanes = self._concurrency.lanes
         patient_ms = self._backlog.patient_ms(lane) / lanes
         if small and self._concurrency.spare_lanes:
-            return Ahead(waiting_ms=self._backlog.small_ms(lane), patient_ms=patient_ms)
+            return Ahead(waiting_ms=self._backlog.small_ms(lane), patient_ms=patient_ms, lanes=lanes)
         waiting_ms = sum(self._backlog.drain_ms(each) for each in {lane, Lane.ONLINE})
         begun_ms = sum(max(batch.predicted_ms - (now_s - batch.taken_s) * 1000.0, 0.0) for batch in self._running)
-        return Ahead(waiting_ms=waiting_ms / lanes, running_ms=begun_ms / lanes, patient_ms=patient_ms)
+        return Ahead(waiting_ms=waiting_ms / lanes, running_ms=begun_ms / lanes, patient_ms=patient_ms, lanes=lanes)
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:
         """A batch for a free lane, or how long to wait at most before looking again (None: until something changes).

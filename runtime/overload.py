@@ -29,6 +29,7 @@ SHARE_UNDER_PRESSURE = 0.1
 answers as many, sooner, and is over the moment that the pressure is."""
 BATCHES_OF_FIXED_MS = 10.0
 """So many times a batch's fixed time may always wait: with less, batches would be too small to be worth their price."""
+NOT_IN_TIME = "the request alone would take the device about {:.0f} ms, which is more than its deadline leaves"
 DEADLINE_PASSED = "the deadline passed before the answer was there"
 
 
@@ -42,8 +43,8 @@ class Overload:
 
     def __init__(self, config: RuntimeConfig, clock: Clock) -> None:
         self._clock = clock
-        self._pressures = {is_urgent: Pressure() for is_urgent in (True, False)}
-        """Of online jobs with a deadline, and of those without."""
+        self._pressure = Pressure()
+        """Of online jobs with a deadline."""
         self._most_ms = {Lane.ONLINE: config.max_queue_ms, Lane.BULK: config.max_bulk_queue_ms}
         self.most_tokens_ever: Callable[[Worker], int | None] = any_size
         """The largest input of a model that could ever run, were the device its own; None: not known."""
@@ -54,47 +55,50 @@ class Overload:
         Raises QueueFull, with the predicted wait, beyond the lane's limit, the model's tokens or the job's deadline;
         DeadlineExceeded when that has passed already.
         """
-        now_s = self._clock.now_s()
         most_ms = self._most_ms[job.lane]
         if job.deadline_s is not None:
-            left_ms = (job.deadline_s - now_s) * 1000.0
-            if left_ms <= 0.0:
-                raise DeadlineExceeded(DEADLINE_PASSED)
-            most_ms = self._most_ahead_ms(most_ms, left_ms * SHARE_OF_DEADLINE, self._own_ms(worker, job, small))
-        if job.lane is Lane.ONLINE:
-            most_ms = self._under_pressure_ms(worker, job, ahead, most_ms, now_s)
+            left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
+            most_ms = min(most_ms, self._most_in_time_ms(worker, job, ahead, small, left_ms))
         ahead_ms = ahead.ms
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
 
-    def _under_pressure_ms(self, worker: Worker, job: Job, ahead: Ahead, most_ms: float, now_s: float) -> float:
-        """`most_ms`, less while most online jobs of this kind are refused; this one is counted.
+    def _most_in_time_ms(self, worker: Worker, job: Job, ahead: Ahead, small: bool, left_ms: float) -> float:
+        """How much may be ahead of a job that has `left_ms` yet. Raises DeadlineExceeded where nothing would help it.
+
+        An idle device tries everything: a prediction gone wrong would otherwise never be put right.
+        """
+        own_ms, work_ms = self._own_ms(worker, job, small)
+        if left_ms <= 0.0 or (ahead.ms > 0.0 and work_ms / ahead.lanes > left_ms):
+            raise DeadlineExceeded(DEADLINE_PASSED if left_ms <= 0.0 else NOT_IN_TIME.format(work_ms / ahead.lanes))
+        most_ms = max(left_ms * SHARE_OF_DEADLINE - own_ms, 0.0)
+        return most_ms if job.lane is Lane.BULK else self._under_pressure_ms(worker, ahead, most_ms, work_ms)
+
+    def _under_pressure_ms(self, worker: Worker, ahead: Ahead, most_ms: float, work_ms: float) -> float:
+        """`most_ms`, less while far more comes than can be done; the job, of `work_ms`, is counted.
 
         What runs doesn't count: a batch that is longer than a job may wait would keep the door shut for ever. Jobs with
         a deadline may stand beside as much work again as waits without one, or that would keep them out.
         """
-        pressure = self._pressures[job.deadline_s is not None]
-        if pressure.is_high(now_s):
-            beside_ms = 0.0 if job.deadline_s is None else 2.0 * ahead.patient_ms
-            standing_ms = max(SHARE_UNDER_PRESSURE * most_ms, BATCHES_OF_FIXED_MS * worker.cost.fixed_ms, beside_ms)
+        now_s = self._clock.now_s()
+        if self._pressure.is_high(now_s):
+            fixed_ms, beside_ms = BATCHES_OF_FIXED_MS * worker.cost.fixed_ms, 2.0 * ahead.patient_ms
+            standing_ms = max(SHARE_UNDER_PRESSURE * most_ms, fixed_ms, beside_ms)
             most_ms = min(most_ms, standing_ms + ahead.running_ms)
-        pressure.note(ahead.ms > most_ms, now_s)
+        self._pressure.note(ahead.ms > most_ms, work_ms / ahead.lanes, now_s)
         return most_ms
 
-    def _most_ahead_ms(self, most_ms: float, usable_ms: float, own_ms: float) -> float:
-        """How much may be ahead of a job that has `usable_ms` left and takes `own_ms` itself.
+    def _own_ms(self, worker: Worker, job: Job, small: bool) -> tuple[float, float]:
+        """Predicted time from the start of the first batch with inputs of `job` to the end of its last one; its part.
 
-        What no empty queue would answer in time is tried as there: coming back later would not help it.
+        The latter is what it would take of one lane if its batches had no fixed time and no company.
         """
-        return min(most_ms, usable_ms - own_ms if own_ms <= usable_ms else usable_ms)
-
-    def _own_ms(self, worker: Worker, job: Job, small: bool) -> float:
-        """Predicted time from the start of the first batch with inputs of `job` to the end of its last one."""
         model = worker.ready_model(job.task)
         tokens = sum(model.cost(item) for item in job.inputs)
         shared = min(worker.queue.tokens(job.lane, small or None) + tokens, worker.batch_tokens)
-        return worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
+        own_ms = worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
+        return own_ms, tokens * worker.cost.ms_per_token
 
     def check_sizes(self, worker: Worker, prepared: Sequence[Prepared]) -> None:
         """Refuse what no eviction could make room for. Raises DoesNotFit with both numbers."""

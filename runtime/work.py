@@ -107,6 +107,8 @@ def rough_tokens(item: Input) -> int:
         return item.width * item.height // PIXELS_PER_TOKEN + 2
     if isinstance(item, MatrixPair):
         return len(item.document)
+    if not isinstance(item, str | Pair):
+        return len(item)
     return characters(item) // CHARS_PER_TOKEN + 3
 
 

@@ -90,16 +90,40 @@ def test_beside_other_work_a_job_s_own_work_counts_against_its_deadline() -> Non
     play(act, [spec("a")])
 
 
-def test_what_is_longer_than_its_deadline_by_itself_is_answered_alike_beside_work_and_without() -> None:
-    """Come back later, it would be no better off."""
+def test_what_is_longer_than_its_deadline_by_itself_is_tried_on_an_idle_device_alone() -> None:
+    """Come back later, it would be no better off: beside work it is told so at once, and nothing of it runs."""
 
     async def act(stage: Stage) -> None:
-        for running in ([], [asyncio.create_task(stage.engine.run(job("a", 10)))]):
-            await asyncio.sleep(0.001)
-            answer, took_ms = await outcome(stage, job("a", *[500] * 80, deadline_s=stage.now_s + 0.7))
-            assert isinstance(answer, DeadlineExceeded)
-            assert took_ms == pytest.approx(700, abs=10)
-            await asyncio.gather(*running)
+        answer, took_ms = await outcome(stage, job("a", *[500] * 80, deadline_s=stage.now_s + 0.7))
+        assert isinstance(answer, DeadlineExceeded)
+        assert took_ms == pytest.approx(700, abs=10)
+        await asyncio.sleep(1.0)
+        tokens = stage.device.tokens
+        running = asyncio.create_task(stage.engine.run(job("a", 10)))
+        await asyncio.sleep(0.001)
+        answer, took_ms = await outcome(stage, job("a", *[500] * 80, deadline_s=stage.now_s + 0.7))
+        assert isinstance(answer, DeadlineExceeded)
+        assert "4000 ms" in answer.message
+        assert took_ms == 0.0
+        await running
+        await asyncio.sleep(1.0)
+        assert stage.device.tokens == tokens + 10
+
+    play(act, [spec("a")])
+
+
+def test_what_would_only_be_in_time_on_an_idle_device_waits_for_one_elsewhere() -> None:
+    """Behind others it would be a batch for nobody, and so would the next: a server full of 504."""
+
+    async def act(stage: Stage) -> None:
+        running = asyncio.create_task(stage.engine.run(job("a", 10)))
+        await asyncio.sleep(0.001)
+        refused, took_ms = await outcome(stage, job("a", 500, deadline_s=stage.now_s + 0.06))
+        assert isinstance(refused, QueueFull)
+        assert took_ms == 0.0
+        await running
+        answer, _ = await outcome(stage, job("a", 500, deadline_s=stage.now_s + 0.06))
+        assert isinstance(answer, Result)
 
     play(act, [spec("a")])
 

@@ -18,6 +18,7 @@ import hypercorn.asyncio
 import hypercorn.config
 from starlette.types import ASGIApp
 
+from runtime.api import connection
 from runtime.api.addressing import bound
 from runtime.api.listening import BACKLOG, Listening
 from runtime.errors import ConfigurationError
@@ -78,6 +79,7 @@ def runner(settings: ServerSettings) -> Runner:
 
 async def run_hypercorn(app: ASGIApp, listening: Listening, stop: asyncio.Event, grace_s: float) -> None:
     """Serve with hypercorn: HTTP/1.1 and HTTP/2."""
+    connection.install()
     config = hypercorn.config.Config()
     config.certfile, config.keyfile = listening.certificate, listening.key
     config.bind = [f"fd://{each.detach()}" for each in listening.sockets]

@@ -34,4 +34,4 @@ def install() -> None:
 
     `tests/api/test_connection.py` fails once hypercorn needs this no more, or no longer looks there.
     """
-    hypercorn.asyncio.run.TCPServer = Connection  # type: ignore[misc]
+    vars(hypercorn.asyncio.run)["TCPServer"] = Connection

@@ -1,6 +1,6 @@
 """The HTTP edge: bytes become Jobs, Results become the caller's dialect, the error tree becomes statuses.
 
-    server      listens: hypercorn or uvicorn, in this process, on the sockets of listening; connection: hypercorn's, mended
+    server      listens: hypercorn or uvicorn, in this process, on listening's sockets; connection: hypercorn's, mended
     app         paths -> handlers
     exchange    one HTTP exchange over ASGI: bounded body, hang-ups, one answer
     addressing  which model is meant: body, path, port, header, default

@@ -28,7 +28,7 @@ async def begun(kind: type[TCPServer]) -> tuple[TCPServer, asyncio.Task[None]]:
     async def absent(scope: object, receive: object, send: object) -> None:
         """An app that nobody calls."""
 
-    app = wrap_app(absent, 0, "asgi")  # type: ignore[arg-type]
+    app = wrap_app(absent, 0, "asgi")
     server = kind(app, loop, Config(), WorkerContext(None), {}, reader, writer)
     task = loop.create_task(server.run())
     for _ in range(TURNS):

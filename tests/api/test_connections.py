@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from runtime.api import exchange
@@ -21,6 +22,8 @@ from tests.fakes import FakeEngine
 LIMIT_BYTES = 1024
 REFUSED_BYTES = 3 * 2**20
 """More than either server and the socket buffers together hold."""
+CLOSED = 30
+"""Connections, one after another."""
 MORE_THAN_HYPERCORN_S_DEFAULT = 1_010
 
 
@@ -88,6 +91,48 @@ def test_a_client_that_hangs_up_frees_its_place(server: LiveServer) -> None:
     assert server.engine.cancelled == [server.engine.jobs[0].id]
     open_gate(server)
     assert embed_once(server)[0] == 200
+
+
+def open_here(server: LiveServer) -> int:
+    """Connections that the server has not closed."""
+    found = psutil.Process().net_connections("tcp")
+    return sum(each.laddr[1] == server.port and each.status in ("ESTABLISHED", "CLOSE_WAIT") for each in found)
+
+
+def ask_and_close(server: LiveServer, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+        if sent:
+            client.sendall(sent)
+            assert client.recv(2**16)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n",
+        head(15) + b'{"input":"abc"}',
+        head(5) + b"wrong",
+        2 * (head(15) + b'{"input":"abc"}'),
+    ],
+    ids=["nothing", "no-http", "health", "one", "400", "pipelined"],
+)
+def test_a_closed_connection_keeps_no_descriptor(server: LiveServer, sent: bytes) -> None:
+    for _ in range(CLOSED):
+        ask_and_close(server, sent)
+    server.wait_until(lambda: open_here(server) == 0)
+    assert embed_once(server)[0] == 200
+
+
+def test_pipelined_requests_are_all_answered(server: LiveServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+        client.sendall(3 * (head(15) + b'{"input":"abc"}'))
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 3:
+            part = client.recv(2**16)
+            assert part
+            answers += part
 
 
 def test_a_client_that_hangs_up_in_its_body_starts_no_job(server: LiveServer) -> None:

@@ -32,6 +32,7 @@ class Connection(TCPServer):
 def install() -> None:
     """Let hypercorn serve with it. There is no setting for that: the name that its worker looks up is replaced.
 
-    `tests/api/test_connection.py` fails once hypercorn needs this no more, `test_connections.py` once it looks elsewhere.
+    Of the tests, `test_connection.py` fails once hypercorn needs this no more, `test_connections.py` once it looks
+    elsewhere.
     """
     vars(hypercorn.asyncio.run)["TCPServer"] = Connection

@@ -87,7 +87,8 @@ class TokenEmbedder(ParkableModel):
     def reference_rows(self, texts: Sequence[str], query: bool) -> list[Row]:
         """What sentence-transformers computes for each text alone. Only while `use("equal-length")` is in force."""
         encode = self._reference.encode_query if query else self._reference.encode_document
-        return [encode(text, convert_to_numpy=True, show_progress_bar=False) for text in texts]
+        prompt = self._prompts.text("query" if query else "document")  # the registry's where it has one
+        return [encode(text, prompt=prompt, convert_to_numpy=True, show_progress_bar=False) for text in texts]
 
     def layer_swaps(self) -> Sequence[Sequence[LayerSwap]]:
         """Groups of faster layers; of each group one may be put in place, the fastest first."""

@@ -68,8 +68,8 @@ class ImageTextEmbedder(ParkableModel):
         self.execution = execution
 
     def reference_row(self, item: str | Image.Image) -> Row:
-        """What the reference library computes for an input alone."""
-        row = self._towers.reference(item)
+        """What the reference library computes for an input alone, a text behind its usual prompt."""
+        row = self._towers.reference(item, self._prompts.text(None))
         self._width = len(row)
         return row
 

@@ -56,8 +56,8 @@ class Towers:
     default_prompt: str | None
     embed: Callable[[Features, Side], torch.Tensor]
     """Vectors `(items, dim)` of texts or of pictures."""
-    reference: Callable[[str | Image.Image], Row]
-    """The library's own vector of one input."""
+    reference: Callable[[str | Image.Image, str], Row]
+    """The library's own vector of one input; a text stands behind the prompt that comes second."""
 
 
 class LockedTokenizer:
@@ -103,10 +103,11 @@ def _from_transformers(spec: ModelSpec, folder: Path, device: str, dtype: torch.
         assert isinstance(vectors, torch.Tensor)
         return vectors
 
-    def reference(item: str | Image.Image) -> Row:
+    def reference(item: str | Image.Image, prompt: str) -> Row:
         if isinstance(item, str):
             padding = "max_length" if pads else False
-            made = processor(text=[item], padding=padding, truncation=True, max_length=limit, return_tensors="pt")
+            text = f"{prompt}{item}"
+            made = processor(text=[text], padding=padding, truncation=True, max_length=limit, return_tensors="pt")
         else:
             made = processor(images=[item], return_tensors="pt")
             made["pixel_values"] = made["pixel_values"].to(dtype)
@@ -147,8 +148,9 @@ def _from_sentence_transformers(spec: ModelSpec, folder: Path, device: str, dtyp
         assert isinstance(vectors, torch.Tensor)
         return vectors
 
-    def reference(item: str | Image.Image) -> Row:
-        return np.asarray(library.encode(item, show_progress_bar=False))
+    def reference(item: str | Image.Image, prompt: str) -> Row:
+        own = prompt if isinstance(item, str) else ""
+        return np.asarray(library.encode(item, prompt=own, show_progress_bar=False))
 
     return Towers(
         network=first.auto_model if len(modules) == 1 else _whole(library, first.auto_model),

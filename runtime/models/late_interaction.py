@@ -62,10 +62,10 @@ class PageEmbedder(ParkableModel):
         return bool(self._dtype.itemsize == 2)
 
     def reference_row(self, item: str | Image.Image) -> Row:
-        """What colpali-engine computes for a query or a page alone, its padding rows left out. `(tokens, dim)`."""
+        """What colpali-engine computes for a prompted query or a page alone. `(tokens, dim)`, no padding rows."""
         processor = self._library_processor
         if isinstance(item, str):
-            batch = processor.process_queries([item])
+            batch = processor.process_queries([f"{self._prompts.text('query')}{item}"])
         else:
             with self._rules.applied(item.width, item.height):
                 batch = processor.process_images([item])

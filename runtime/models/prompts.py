@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runtime.errors import UnknownPrompt
+from runtime.errors import UnknownPrompt, UnsupportedModel
 
 SYNONYMS = {
     "search_query": ("query",),
@@ -33,9 +33,11 @@ class Prompts:
     """Immutable."""
 
     def __init__(self, texts: Mapping[str, str | None], default: str | None) -> None:
-        """`default`: the name of the prompt for requests that name none."""
+        """`default`: the name of the prompt for requests that name none. Raises UnsupportedModel if there is none."""
         self._texts = {name: text or "" for name, text in texts.items()}
-        self._default = default
+        self._default = None if default is None else self._found(default)
+        if default is not None and self._default is None:
+            raise UnsupportedModel(f"default_prompt: there is no prompt {default!r}; its prompts are: {self._listed}")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,8 +53,14 @@ class Prompts:
         """The model's own name of the prompt that is meant; the default's where none is named. Raises UnknownPrompt."""
         if name is None:
             return self._default
-        for candidate in (name, *SYNONYMS.get(name, ())):
-            if candidate in self._texts:
-                return candidate
-        names = ", ".join(sorted(self._texts)) or "none"
-        raise UnknownPrompt(f"this model has no such prompt; its prompts are: {names}")
+        found = self._found(name)
+        if found is None:
+            raise UnknownPrompt(f"this model has no such prompt; its prompts are: {self._listed}")
+        return found
+
+    def _found(self, name: str) -> str | None:
+        return next((known for known in (name, *SYNONYMS.get(name, ())) if known in self._texts), None)
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(sorted(self._texts)) or "none"

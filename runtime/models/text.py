@@ -65,9 +65,13 @@ class TextEmbedder(FlatModel):
         return f"modules that need padding: {', '.join(sorted(odd))}" if odd else None
 
     def reference_vectors(self, texts: Sequence[str]) -> list[Row]:
-        """What sentence-transformers itself computes for each text alone. Only while `use("buckets")` is in force."""
+        """What sentence-transformers computes for each text alone, behind the prompt of a request that names none.
+
+        Only while `use("buckets")` is in force.
+        """
         self._reference.max_seq_length = self._tokenizer.default_limit.max_tokens
-        return [self._reference.encode(text, show_progress_bar=False) for text in texts]
+        prompt = self._prompts.text(None)  # not always the library's own: the registry may name another
+        return [self._reference.encode(text, prompt=prompt, show_progress_bar=False) for text in texts]
 
     def settle(self, execution_reason: str) -> None:
         """Fix the facts after the load-time check chose the path."""

@@ -84,8 +84,8 @@ def read_registry(path: Path) -> RuntimeConfig:
     return _anchored(_checked(read_tree(path), path, {}), path.parent)
 
 
-def read_tree(path: Path) -> Tree:
-    """What a YAML file holds: keys and their values. Raises ConfigurationError."""
+def read_tree(path: Path, example: str = "models") -> Tree:
+    """What a YAML file holds: keys, such as `example`, and their values. Raises ConfigurationError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -100,7 +100,8 @@ def read_tree(path: Path) -> Tree:
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict | None):
-        raise ConfigurationError(f"{path}: must hold keys such as `models:`, not a {type(tree).__name__}")
+        advice = f": put a line `{example}:` above it" if isinstance(tree, list) else ""
+        raise ConfigurationError(f"{path}: must hold keys such as `{example}:`, not a {type(tree).__name__}{advice}")
     return tree or {}
 
 

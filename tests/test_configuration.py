@@ -92,7 +92,7 @@ def test_the_default_registry_shows_every_key_with_its_default() -> None:
         ("models: [a, a]", "models[0] and models[1] share the name 'a': ids, served names and aliases must be unique"),
         ("models: []", "`models` is empty"),
         ("", "`models` is empty"),
-        ("- a", "must hold keys such as `models:`, not a list"),
+        ("- a", "must hold keys such as `models:`, not a list: put a line `models:` above it"),
         ("models: [a", ":1:11: not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("device: cpu\ndevice: mps", ":2:1: not valid YAML: the key 'device' is written twice"),
         ("models: [!!python/name:os.system a]", ":1:10: not valid YAML: could not determine a constructor for the tag"

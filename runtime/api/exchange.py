@@ -79,7 +79,7 @@ class Exchange:
     def require_caller(self) -> Caller:
         """Whose key the request has. Raises Unauthenticated where it is nobody's."""
         if self.caller is None:
-            raise unauthenticated()
+            raise unauthenticated(self.headers)
         return self.caller
 
     def part(self, body: bytes) -> Exchange:

@@ -117,6 +117,9 @@ def caller_of(key: Key) -> Caller:
     )
 
 
-def unauthenticated() -> Unauthenticated:
-    """The refusal of a request without a key that is known."""
+def unauthenticated(headers: Mapping[bytes, bytes]) -> Unauthenticated:
+    """The refusal of a request without a key, or with one that nobody has."""
+    sent = {headers.get(name, b"").strip().lower() for name in (b"authorization", b"x-api-key")}
+    if sent - {b"", SCHEME.strip()}:
+        return Unauthenticated("this API key is not known")
     return Unauthenticated("an API key is needed: send it as `Authorization: Bearer …` or `x-api-key`")

@@ -85,11 +85,12 @@ def entries_of_file(path: str | None) -> tuple[KeyEntry, ...]:
     if path is None:
         return ()
     try:
-        return KeyFile.model_validate(read_tree(Path(path))).keys
+        return KeyFile.model_validate(read_tree(Path(path), "keys")).keys
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ConfigurationError(f"{path}: {where}: {first['msg']}") from None
+        said = "there is no key in it: `cotenant key NAME` makes one" if first["type"] == "too_short" else first["msg"]
+        raise ConfigurationError(f"{path}: {where}: {said}") from None
 
 
 def digest_of(entry: KeyEntry) -> bytes:

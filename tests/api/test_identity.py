@@ -77,6 +77,9 @@ def test_anything_else_is_401_in_the_dialect(headers: dict[str, str], path: str,
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["error"]["code"] == "unauthenticated"
     assert answer.json()["error"]["type"] == "authentication_error"
+    sent = [value for value in headers.values() if value.strip() not in ("", "Bearer")]
+    said = "this API key is not known" if sent else "an API key is needed"
+    assert answer.json()["error"]["message"].startswith(said)
     assert guarded.jobs == []
 
 

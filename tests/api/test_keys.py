@@ -86,6 +86,32 @@ def test_a_mistake_in_the_variable_is_named_and_no_key_repeated(pairs: str) -> N
     assert SECRET not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("keys: []", "keys: there is no key in it: `cotenant key NAME` makes one"),
+        ("- {name: a, key: b}", "must hold keys such as `keys:`, not a list: put a line `keys:` above it"),
+        ("word", "must hold keys such as `keys:`, not a str"),
+    ],
+)
+def test_a_file_without_keys_is_told_so_in_words(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read_keys(settings(keys_file=str(path)))
+    assert caught.value.message == f"{path}: {said}"
+
+
+def test_the_readmes_example_makes_a_file_of_keys(tmp_path: Path) -> None:
+    """And another key may be added to the example's entry."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "echo 'keys:' > keys.yaml\n./scripts/cotenant key indexer >> keys.yaml" in readme
+    example = readme.partition("```yaml\nkeys:\n")[2].partition("```")[0].replace("0f4c…", "0" * 64)
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"keys:\n{example}{new_key('second')[1]}")
+    assert [key.entry.name for key in read_keys(settings(keys_file=str(path)))] == ["indexer", "second"]
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ConfigurationError, match="can't be read: No such file"):
         read_keys(settings(keys_file="/no/such/file"))

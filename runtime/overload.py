@@ -69,9 +69,11 @@ class Overload:
 
         An idle device tries everything: a prediction gone wrong would otherwise never be put right.
         """
+        if left_ms <= 0.0:
+            raise DeadlineExceeded(DEADLINE_PASSED)
         own_ms, work_ms = self._own_ms(worker, job, small)
-        if left_ms <= 0.0 or (ahead.ms > 0.0 and work_ms / ahead.lanes > left_ms):
-            raise DeadlineExceeded(DEADLINE_PASSED if left_ms <= 0.0 else NOT_IN_TIME.format(work_ms / ahead.lanes))
+        if ahead.ms > 0.0 and work_ms / ahead.lanes > left_ms:
+            raise DeadlineExceeded(NOT_IN_TIME.format(work_ms / ahead.lanes))
         most_ms = max(left_ms * SHARE_OF_DEADLINE - own_ms, 0.0)
         return most_ms if job.lane is Lane.BULK else self._under_pressure_ms(worker, ahead, most_ms, work_ms)
 

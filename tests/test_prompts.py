@@ -73,21 +73,15 @@ def test_a_token_embedder_uses_the_registrys_prompts(name: str, tiny_model: Tiny
     assert difference(rows(model, Task.MULTI_VECTOR, TEXTS), expected) <= FP32
 
 
-@pytest.mark.parametrize("tower", ["clip-modules", "clip", "siglip"])
-def test_an_image_text_embedder_uses_the_registrys_default_prompt(tower: str, tiny_model: TinyModel) -> None:
-    folder = tiny_model(tower)
-    model = loaded(folder, Task.EMBED, prompts={"query": "a photo of "}, default_prompt="query")
-    plain = loaded(folder, Task.EMBED)
-    expected = rows(plain, Task.EMBED, [f"a photo of {text}" for text in TEXTS])
-    assert difference(rows(model, Task.EMBED, TEXTS), expected) <= FP32
-
-
-def test_a_page_model_uses_the_registrys_prompts(tiny_model: TinyModel) -> None:
-    folder = tiny_model("colqwen2")
-    model = loaded(folder, Task.MULTI_VECTOR, prompts={"query": "the question: "}, default_prompt="query")
-    plain = loaded(folder, Task.MULTI_VECTOR)
-    expected = rows(plain, Task.MULTI_VECTOR, [f"the question: {text}" for text in TEXTS])
-    assert difference(rows(model, Task.MULTI_VECTOR, TEXTS), expected) <= FP32
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("clip-modules", Task.EMBED), ("clip", Task.EMBED), ("siglip", Task.EMBED), ("colqwen2", Task.MULTI_VECTOR)],
+)
+def test_a_model_that_sees_uses_the_registrys_default_prompt(name: str, task: Task, tiny_model: TinyModel) -> None:
+    folder = tiny_model(name)
+    model = loaded(folder, task, prompts={"query": "a photo of "}, default_prompt="query")
+    expected = rows(loaded(folder, task), task, [f"a photo of {text}" for text in TEXTS])
+    assert difference(rows(model, task, TEXTS), expected) <= FP32
 
 
 def test_a_reranker_uses_the_registrys_default_prompt(tiny_model: TinyModel) -> None:

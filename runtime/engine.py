@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from runtime.errors import ConfigurationError, CotenantError, Draining, ModelLoa
 from runtime.gauges import gauges
 from runtime.loader import Loader
 from runtime.machinery import Lanes, Machinery
-from runtime.metering import Gauge, Metering
+from runtime.metering import Metering
 from runtime.models.base import Model, Vocabulary
 from runtime.overload import Overload
 from runtime.registry import ModelSpec, RuntimeConfig
@@ -72,7 +72,7 @@ class Engine:
         """Predicted device time of what is being tokenized and will queue in a moment; whole: it ends at zero."""
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
-        self.metering.watch(self._gauges)
+        self.metering.watch(lambda: gauges(self._workers, self.admission, self.device))
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Engine:
         arrived_s = self._machinery.clock.now_s()
         try:
             await self._until_loaded(worker, job)
-            self._check_open(worker, job)
+            job = self._let_in(worker, job)
             ticket = Ticket(job, worker.spec.slo_ms / 1000.0, self._machinery.clock, arrived_s)
             self._enter(worker, ticket)
             try:
@@ -211,16 +211,19 @@ class Engine:
         if self.draining or (self.retiring and job.lane is Lane.BULK):
             raise Draining("the server is shutting down")
 
-    def _check_open(self, worker: Worker, job: Job) -> None:
+    def _let_in(self, worker: Worker, job: Job) -> Job:
+        """`job` in the lane in which it will run."""
         self._check_takes(job)
         worker.ready_model(job.task)
         if self._executor is None or self.admission is None or self.device is None:
             raise ModelLoading("the device is still being opened")
+        job = self._overload.in_its_lane(worker, job, self.device.concurrency.lanes)
         small = job.lane is Lane.ONLINE and self.device.concurrency.is_small(job.inputs)
         ahead = self._executor.ahead(job.lane, small)
         if self._preparing_us and not small:
             ahead = ahead.behind(self._preparing_us / 1000.0 / self.device.concurrency.lanes)
         self._overload.check(worker, job, ahead, small, self.admission)
+        return job
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
         """Prepare and queue a Job, then wait for its rows."""
@@ -285,9 +288,6 @@ class Engine:
 
     def _note_loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
-
-    def _gauges(self) -> Iterator[Gauge]:
-        return gauges(self._workers, self.admission, self.device)
 
 
 def finished(ticket: Ticket, model: Model | None) -> Result:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from runtime.admission import Admission
@@ -38,6 +39,12 @@ def any_size(worker: Worker) -> int | None:
     return None
 
 
+def tokens_of(worker: Worker, job: Job) -> int:
+    """About what `job` will cost, before it is prepared. Raises as Worker.ready_model does."""
+    model = worker.ready_model(job.task)
+    return sum(model.cost(item) for item in job.inputs)
+
+
 class Overload:
     """The limits of waiting."""
 
@@ -46,8 +53,20 @@ class Overload:
         self._pressure = Pressure()
         """Of online jobs with a deadline."""
         self._most_ms = {Lane.ONLINE: config.max_queue_ms, Lane.BULK: config.max_bulk_queue_ms}
+        self._most_online_ms = config.max_online_ms
         self.most_tokens_ever: Callable[[Worker], int | None] = any_size
         """The largest input of a model that could ever run, were the device its own; None: not known."""
+
+    def in_its_lane(self, worker: Worker, job: Job, lanes: int) -> Job:
+        """`job`, in bulk where it came online unasked and is predicted to keep all `lanes` for too long.
+
+        Nobody waits for so much, and everybody would wait behind it. A deadline says that somebody does.
+        """
+        most_ms = self._most_online_ms
+        if most_ms is None or job.lane is Lane.BULK or not job.may_go_bulk or job.deadline_s is not None:
+            return job
+        work_ms = tokens_of(worker, job) * worker.cost.ms_per_token / lanes
+        return replace(job, lane=Lane.BULK) if work_ms > most_ms else job
 
     def check(self, worker: Worker, job: Job, ahead: Ahead, small: bool, admission: Admission) -> None:
         """Let `job` wait behind what is `ahead`. `small`: behind small inputs only.
@@ -96,8 +115,7 @@ class Overload:
 
         The latter is what it would take of one lane if its batches had no fixed time and no company.
         """
-        model = worker.ready_model(job.task)
-        tokens = sum(model.cost(item) for item in job.inputs)
+        tokens = tokens_of(worker, job)
         shared = min(worker.queue.tokens(job.lane, small or None) + tokens, worker.batch_tokens)
         own_ms = worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
         return own_ms, tokens * worker.cost.ms_per_token

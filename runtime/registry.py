@@ -218,6 +218,9 @@ class RuntimeConfig(Section):
     )
     max_queue_ms: float = Field(30_000.0, gt=0, description="Most predicted wait before a new online request runs, ms.")
     max_bulk_queue_ms: float = Field(120_000.0, gt=0, description="Most predicted wait before new bulk work runs, ms.")
+    max_online_ms: float | None = Field(
+        10_000.0, gt=0, description="Longest predicted device time, ms, of online work that named no lane; null: any."
+    )
     idle_wait_ms: float = Field(0.0, ge=0, description="Hold a lone request this long for company; 0: never.")
     load_wait_s: float = Field(
         30.0, ge=0, description="Longest that a request waits for its model to be loaded, seconds."

@@ -79,6 +79,7 @@ class Ticket:
             tokens=sum(entry.prepared.tokens for entry in self.entries),
             truncated_inputs=sum(entry.prepared.truncated for entry in self.entries),
             timings=self.timings,
+            lane=self.job.lane,
             head=head,
             layouts=layouts,
         )

@@ -122,6 +122,8 @@ class Job:
     task: Task
     inputs: Sequence[Input]
     lane: Lane = Lane.ONLINE
+    may_go_bulk: bool = False
+    """Nobody named a lane: where the work is too long to be waited for, it runs in bulk."""
     dimensions: int | None = None
     """Cut every vector to its first `dimensions` numbers, then normalise. None: the model's own width."""
     normalize: bool | None = None
@@ -219,6 +221,8 @@ class Result:
     tokens: int
     truncated_inputs: int
     timings: Timings
+    lane: Lane = Lane.ONLINE
+    """In which it ran."""
     head: Head | None = None
     """What the logits in `rows` mean; None where rows are vectors."""
     layouts: Sequence[RowLayout] = ()

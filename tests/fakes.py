@@ -186,6 +186,8 @@ class FakeEngine:
         """Ids of jobs whose waiting was cancelled."""
         self.failure: Exception | None = None
         self.truncated_inputs = 0
+        self.most_online = 1_000
+        """More inputs of a job that named no lane run in bulk."""
         self.logits: dict[Task, Callable[[Input], Sequence[float]]] = {Task.RERANK: relevance, Task.CLASSIFY: mood}
         self.heads = dict(HEADS)
         self.gate: asyncio.Event | None = None
@@ -244,6 +246,7 @@ class FakeEngine:
             tokens=sum(map(tokens, job.inputs)),
             truncated_inputs=self.truncated_inputs,
             timings=TIMINGS,
+            lane=Lane.BULK if job.may_go_bulk and len(job.inputs) > self.most_online else job.lane,
             head=self.heads.get(self._own_task(job)),
             layouts=[layout(item) for item in job.inputs] if job.wants_layouts else [],
         )

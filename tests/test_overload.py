@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -216,6 +218,41 @@ def test_hung_up_clients_work_never_reaches_the_device() -> None:
         assert b'cotenant_jobs_cancelled_total{model="a"} 200.0' in stage.engine.metering.render()
 
     play(act, [spec("a")])
+
+
+@pytest.mark.parametrize(
+    ("one", "lanes", "most_ms", "expected"),
+    [
+        (job("a", *[400] * 30), 1, 1_000.0, Lane.BULK),
+        (job("a", *[400] * 30), 2, 1_000.0, Lane.ONLINE),
+        (job("a", *[400] * 20), 1, 1_000.0, Lane.ONLINE),
+        (job("a", *[400] * 30, deadline_s=math.inf), 1, 1_000.0, Lane.ONLINE),
+        (job("a", *[400] * 30), 1, None, Lane.ONLINE),
+    ],
+    ids=["1.2 s alone", "shared by two lanes", "0.8 s", "with a deadline", "no limit"],
+)
+def test_online_work_that_named_no_lane_and_is_too_long_to_be_waited_for_runs_in_bulk(
+    one: Job, lanes: int, most_ms: float | None, expected: Lane
+) -> None:
+    async def act(stage: Stage) -> None:
+        assert (await stage.engine.run(one)).lane is Lane.ONLINE
+        assert (await stage.engine.run(replace(one, may_go_bulk=True))).lane is expected
+
+    play(act, [spec("a")], concurrency=Concurrency(lanes=lanes, flights=1), max_online_ms=most_ms)
+
+
+def test_nobody_waits_for_a_job_of_a_minute_but_who_sent_it() -> None:
+    async def act(stage: Stage) -> None:
+        long_one = replace(job("a", *[400] * 1_500), may_go_bulk=True)
+        long_run = asyncio.create_task(stage.engine.run(long_one))
+        await asyncio.sleep(5.0)
+        for model in ("a", "b"):
+            answer, took_ms = await outcome(stage, job(model, 400, 400))
+            assert isinstance(answer, Result)
+            assert took_ms < 250.0  # its own 80 ms, behind a batch in flight
+        assert len((await long_run).rows) == 1_500
+
+    play(act, [spec("a"), spec("b")])
 
 
 def test_a_small_request_is_not_refused_for_large_ones_that_it_need_not_wait_for() -> None:

@@ -46,7 +46,7 @@ def play(
     concurrency: Concurrency = ONE_LANE,
     faults: Sequence[Fault] = (),
     costs: dict[str, SimulatedCost] | None = None,
-    **settings: float,
+    **settings: float | None,
 ) -> T:
     """What `act` gives, on a stage of these models; the faults begin after the loads. `settings`: RuntimeConfig's."""
     clock = VirtualClock()

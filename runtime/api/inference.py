@@ -126,9 +126,9 @@ async def run_job(
     """
     let_in(edge, exchange, record)
     caller = exchange.require_caller()
-    if caller.tenant != job.tenant:
-        job = replace(job, tenant=caller.tenant)
-    record.lane, record.tenant = job.lane, caller.tenant
+    # What follows a part that was too long for the online lane runs in bulk too.
+    job = replace(job, tenant=caller.tenant, lane=record.lane, may_go_bulk=not record.lane_is_named)
+    record.tenant = caller.tenant
     record.compute = edge.compute(job.model)
     record.inputs = len(job.inputs)
     record.characters = sum(map(characters, job.inputs))
@@ -138,6 +138,7 @@ async def run_job(
         raise places.named(error) from None
     record.tokens = result.tokens if charged_tokens is None else charged_tokens
     edge.quota.charge(caller, record.tokens)
+    record.lane = result.lane
     record.truncated_inputs = result.truncated_inputs
     record.timings = result.timings
     return result
@@ -160,9 +161,13 @@ def first_lane(exchange: Exchange) -> Lane:
 
 
 def lane_of(exchange: Exchange, record: Record, priority: int) -> Lane:
-    """The lane that a request runs in, now on its record: its key's, unless it asks for bulk itself."""
-    lane = asked_lane(exchange, priority)
-    record.lane = lane if lane is Lane.BULK else exchange.require_caller().lane or lane
+    """The lane that a request asks for, now on its record: its key's, unless it asks for bulk itself.
+
+    One that names none is online, and runs in bulk where that is too long for it (Job.may_go_bulk).
+    """
+    asked, of_key = asked_lane(exchange, priority), exchange.require_caller().lane
+    record.lane = asked if asked is Lane.BULK else of_key or asked
+    record.lane_is_named = of_key is not None or priority != 0 or LANE_HEADER in exchange.headers
     return record.lane
 
 

@@ -27,6 +27,8 @@ class Record:
     model: str = UNKNOWN_MODEL
     """The served name once resolved: bounded, because a metric's label is made of it."""
     lane: Lane = Lane.ONLINE
+    lane_is_named: bool = False
+    """The caller or the key named it."""
     tenant: str = "default"
     """Whose key asked."""
     compute: bytes | None = None

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from runtime.api.app import build_app
 from runtime.registry import ServerSettings
+from runtime.work import Lane
 from tests.fakes import FakeEngine, spec
 
 ASKED = {"x-include-cost": "true"}
@@ -39,6 +40,14 @@ def test_an_answer_that_is_an_object_says_what_it_cost_when_asked(
     assert cost["device_share_ms"] == 12.5
     assert cost["usd"] == pytest.approx(12.5e-6)
     assert asked.headers["x-device-ms"] == "12.500"
+
+
+def test_what_ran_in_bulk_is_on_that_lane_s_account(client: TestClient, engine: FakeEngine) -> None:
+    engine.most_online = 2
+    answer = client.post("/v1/embeddings", json={"input": ["a", "b", "c"]}, headers=ASKED).json()
+    assert answer["cost"]["lane"] == "bulk"
+    assert [seen.lane for seen in engine.metering.observations] == [Lane.BULK]
+    assert [account.lane for account, *_ in engine.metering.costs] == [Lane.BULK]
 
 
 def test_lists_and_bytes_stay_as_they_are(ranker: TestClient) -> None:

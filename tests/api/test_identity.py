@@ -26,6 +26,7 @@ keys:
   - {name: plain, key: plain-key}
   - {name: narrow, key: narrow-key, tenant: shop, models: [uno], tokens_per_minute: 20}
   - {name: indexer, key: indexer-key, lane: bulk}
+  - {name: person, key: person-key, lane: online}
 """
 BODY = {"input": "a b c", "model": "one"}
 """Five tokens."""
@@ -139,10 +140,11 @@ def test_the_tenant_is_the_keys(guarded: FakeEngine) -> None:
 
 def test_a_keys_lane_counts_unless_bulk_is_asked_for(guarded: FakeEngine) -> None:
     client = TestClient(build_app(guarded))
-    for key, lane in (("indexer", None), ("indexer", "online"), ("plain", None), ("plain", "bulk")):
+    for key, lane in (("indexer", None), ("indexer", "online"), ("plain", None), ("plain", "bulk"), ("person", None)):
         headers = {"x-api-key": f"{key}-key"} | ({"x-lane": lane} if lane else {})
         assert client.post("/embeddings", json=BODY, headers=headers).status_code == 200
-    assert [job.lane for job in guarded.jobs] == [Lane.BULK, Lane.BULK, Lane.ONLINE, Lane.BULK]
+    assert [job.lane for job in guarded.jobs] == [Lane.BULK, Lane.BULK, Lane.ONLINE, Lane.BULK, Lane.ONLINE]
+    assert [job.may_go_bulk for job in guarded.jobs] == [False, False, True, False, False]
 
 
 def test_a_key_that_has_spent_its_minute_waits(guarded: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +223,7 @@ def test_every_key_is_compared_in_constant_time(guarded: FakeEngine, monkeypatch
     client = TestClient(build_app(guarded))
     monkeypatch.setattr(hmac, "compare_digest", counted)
     client.get("/health", headers={"authorization": "Bearer plain-key"})
-    assert len(compared) == 3
+    assert len(compared) == 4
 
 
 def test_no_key_is_logged(guarded: FakeEngine, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from runtime.api.app import build_app
 from runtime.registry import ServerSettings
-from runtime.work import MAXSIM_ID, MatrixPair, Picture, Task
+from runtime.work import MAXSIM_ID, Lane, MatrixPair, Picture, Task
 from tests.api.test_picture_inputs import DATA_URI, PNG
 from tests.fakes import FakeEngine, matrix, maxsim, spec, status
 
@@ -56,6 +56,14 @@ def test_rerank_gives_raw_maxsim_with_ties_in_their_order(client: TestClient, en
     assert (query.task, query.prompt_name, query.inputs) == (Task.MULTI_VECTOR, "query", [QUERY])
     assert (documents.prompt_name, documents.inputs) == ("document", ["c", "d e f", ""])
     assert (compared.model, len(compared.inputs)) == (MAXSIM_ID, 4)
+
+
+def test_what_follows_documents_that_are_too_long_for_the_online_lane_runs_in_bulk(
+    client: TestClient, engine: FakeEngine
+) -> None:
+    engine.most_online = 2
+    ask(client, "/rerank", query=QUERY, documents=DOCUMENTS)
+    assert [job.lane for job in engine.jobs] == [Lane.ONLINE, Lane.BULK, Lane.BULK]
 
 
 def test_the_other_dialects_and_score_say_the_same(client: TestClient) -> None:

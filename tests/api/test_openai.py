@@ -110,6 +110,18 @@ def test_the_lane_header_wins_over_priority(client: TestClient, engine: FakeEngi
     assert engine.jobs[0].lane is lane
 
 
+@pytest.mark.parametrize(
+    ("fields", "headers", "may_go_bulk"),
+    [({}, {}, True), ({"priority": -1}, {}, False), ({}, {"x-lane": "online"}, False), ({"priority": 0}, {}, True)],
+)
+def test_a_request_that_names_no_lane_may_go_bulk(
+    client: TestClient, engine: FakeEngine, fields: dict[str, Any], headers: dict[str, str], may_go_bulk: bool
+) -> None:
+    assert client.post("/v1/embeddings", json={"input": "a", **fields}, headers=headers).status_code == 200
+    [job] = engine.jobs
+    assert (job.lane, job.may_go_bulk) == (Lane.ONLINE, may_go_bulk)
+
+
 def test_headers_say_where_the_time_went(client: TestClient, engine: FakeEngine) -> None:
     engine.truncated_inputs = 1
     headers = client.post("/v1/embeddings", json={"input": ["a b", "c"]}).headers

@@ -108,6 +108,15 @@ class Backlog:
         """Predicted device time of all that waits in `lane`."""
         return self._lanes[lane].drain_ms
 
+    def own_ms(self, lane: Lane, worker: Worker) -> float:
+        """Predicted device time of what waits for one worker in `lane`."""
+        place = self._lanes[lane].places.get(worker.spec.id)
+        return 0.0 if place is None else place.drain_ms
+
+    def models(self, lane: Lane) -> list[str]:
+        """Those that something waits for in `lane`."""
+        return [model for model, place in self._lanes[lane].places.items() if place.items]
+
     def small_ms(self, lane: Lane) -> float:
         """Predicted device time of the small inputs that wait in `lane`, as parts of some batch."""
         return self._lanes[lane].small_ms

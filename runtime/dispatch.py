@@ -19,6 +19,8 @@ from runtime.worker import Worker
 
 BUSY_WAIT_S = 0.003
 """Longest that a small batch waits for company beside another one."""
+LITTLE_MS = 10.0
+"""Less than this of other models' work is not worth the question how much of it would come first."""
 LEAST_SHARE_TOKENS = 128
 """Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
 
@@ -75,8 +77,8 @@ class Dispatch:
         running = any(batch.worker is worker for batch in self._running)
         return running or any(worker.queue.items(lane) for lane in Lane)
 
-    def ahead(self, lane: Lane, now_s: float, small: bool = False) -> Ahead:
-        """What would run before a new entry of `lane`.
+    def ahead(self, worker: Worker, lane: Lane, work_ms: float, now_s: float, small: bool = False) -> Ahead:
+        """What would run in `lane` before a new Job for `worker` has run, which is so much work itself.
 
         Where there is a spare lane, a small input waits for other small ones only.
         """
@@ -84,9 +86,20 @@ class Dispatch:
         patient_ms = self._backlog.patient_ms(lane) / lanes
         if small and self._concurrency.spare_lanes:
             return Ahead(waiting_ms=self._backlog.small_ms(lane), patient_ms=patient_ms, lanes=lanes)
-        waiting_ms = sum(self._backlog.drain_ms(each) for each in {lane, Lane.ONLINE})
+        waiting_ms = self._before_ms(worker, lane, work_ms, now_s)
+        if lane is Lane.BULK:
+            waiting_ms += self._backlog.drain_ms(Lane.ONLINE)
         begun_ms = sum(max(batch.predicted_ms - (now_s - batch.taken_s) * 1000.0, 0.0) for batch in self._running)
         return Ahead(waiting_ms=waiting_ms / lanes, running_ms=begun_ms / lanes, patient_ms=patient_ms, lanes=lanes)
+
+    def _before_ms(self, worker: Worker, lane: Lane, work_ms: float, now_s: float) -> float:
+        """Of what waits in `lane` the model's own, and of the other models' no more than the policy lets them have."""
+        own_ms = self._backlog.own_ms(lane, worker)
+        others_ms = self._backlog.drain_ms(lane) - own_ms
+        if others_ms > LITTLE_MS:
+            models = self._backlog.models(lane)
+            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, lane, own_ms + work_ms, models, now_s))
+        return own_ms + others_ms
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:
         """A batch for a free lane, or how long to wait at most before looking again (None: until something changes).

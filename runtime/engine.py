@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,7 +24,7 @@ from runtime.loader import Loader
 from runtime.machinery import Lanes, Machinery
 from runtime.metering import Metering
 from runtime.models.base import Model, Vocabulary
-from runtime.overload import Overload
+from runtime.overload import Overload, tokens_of
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency
 from runtime.router import Router
@@ -68,8 +69,8 @@ class Engine:
         self._executor: Lanes | None = None
         self._residency: Residency | None = None
         self._open: set[Ticket] = set()
-        self._preparing_us = 0
-        """Predicted device time of what is being tokenized and will queue in a moment; whole: it ends at zero."""
+        self._preparing_us: Counter[str] = Counter()
+        """Predicted device time, by model, of what is tokenized and will queue in a moment; whole: ends at zero."""
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
         self.metering.watch(lambda: gauges(self._workers, self.admission, self.device))
@@ -214,27 +215,28 @@ class Engine:
     def _let_in(self, worker: Worker, job: Job) -> Job:
         """`job` in the lane in which it will run."""
         self._check_takes(job)
-        worker.ready_model(job.task)
+        tokens = tokens_of(worker, job)
         if self._executor is None or self.admission is None or self.device is None:
             raise ModelLoading("the device is still being opened")
-        job = self._overload.in_its_lane(worker, job, self.device.concurrency.lanes)
-        small = job.lane is Lane.ONLINE and self.device.concurrency.is_small(job.inputs)
-        ahead = self._executor.ahead(job.lane, small)
-        if self._preparing_us and not small:
-            ahead = ahead.behind(self._preparing_us / 1000.0 / self.device.concurrency.lanes)
-        self._overload.check(worker, job, ahead, small, self.admission)
+        work_ms, concurrency = tokens * worker.cost.ms_per_token, self.device.concurrency
+        job = self._overload.in_its_lane(job, work_ms / concurrency.lanes)
+        small = job.lane is Lane.ONLINE and concurrency.is_small(job.inputs)
+        ahead = self._executor.ahead(worker, job.lane, work_ms, small)
+        if not small:
+            ahead = ahead.behind(self._preparing_us[job.model] / 1000.0 / concurrency.lanes)
+        self._overload.check(worker, job, tokens, ahead, small, self.admission)
         return job
 
     async def _answered(self, worker: Worker, ticket: Ticket) -> None:
         """Prepare and queue a Job, then wait for its rows."""
         job = ticket.job
         model = worker.ready_model(job.task)
-        estimate_us = round(sum(map(model.cost, job.inputs)) * worker.cost.ms_per_token * 1000.0)
-        self._preparing_us += estimate_us
+        estimate_us = round(tokens_of(worker, job) * worker.cost.ms_per_token * 1000.0)
+        self._preparing_us[job.model] += estimate_us
         try:
             prepared = await self._preparation.prepare(model, job)
         finally:
-            self._preparing_us -= estimate_us
+            self._preparing_us[job.model] -= estimate_us
         self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))

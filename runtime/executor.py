@@ -73,10 +73,10 @@ class Executor:
         with self._lock:
             return self._dispatch.holds(worker)
 
-    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
         """See Dispatch.ahead."""
         with self._lock:
-            return self._dispatch.ahead(lane, self._now_s(), small)
+            return self._dispatch.ahead(worker, lane, work_ms, self._now_s(), small)
 
     def stop(self) -> None:
         """End the threads after the batches in flight; what still waits is never run. Blocks."""

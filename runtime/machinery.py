@@ -37,7 +37,7 @@ class Lanes(Protocol):
     def holds(self, worker: Worker) -> bool:
         """See Executor.holds."""
 
-    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
         """See Executor.ahead."""
 
     def stop(self) -> None:

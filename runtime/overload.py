@@ -45,6 +45,15 @@ def tokens_of(worker: Worker, job: Job) -> int:
     return sum(model.cost(item) for item in job.inputs)
 
 
+def own_ms(worker: Worker, lane: Lane, tokens: int, small: bool) -> float:
+    """Predicted time from the start of the first batch with inputs of a Job of `tokens` to the end of its last one.
+
+    More than what it would take of one lane if its batches had no fixed time and no company.
+    """
+    shared = min(worker.queue.tokens(lane, small or None) + tokens, worker.batch_tokens)
+    return worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
+
+
 class Overload:
     """The limits of waiting."""
 
@@ -57,19 +66,18 @@ class Overload:
         self.most_tokens_ever: Callable[[Worker], int | None] = any_size
         """The largest input of a model that could ever run, were the device its own; None: not known."""
 
-    def in_its_lane(self, worker: Worker, job: Job, lanes: int) -> Job:
-        """`job`, in bulk where it came online unasked and is predicted to keep all `lanes` for too long.
+    def in_its_lane(self, job: Job, alone_ms: float) -> Job:
+        """`job`, in bulk where it came online unasked and is predicted to keep the whole device for too long.
 
         Nobody waits for so much, and everybody would wait behind it. A deadline says that somebody does.
         """
         most_ms = self._most_online_ms
         if most_ms is None or job.lane is Lane.BULK or not job.may_go_bulk or job.deadline_s is not None:
             return job
-        work_ms = tokens_of(worker, job) * worker.cost.ms_per_token / lanes
-        return replace(job, lane=Lane.BULK) if work_ms > most_ms else job
+        return replace(job, lane=Lane.BULK) if alone_ms > most_ms else job
 
-    def check(self, worker: Worker, job: Job, ahead: Ahead, small: bool, admission: Admission) -> None:
-        """Let `job` wait behind what is `ahead`. `small`: behind small inputs only.
+    def check(self, worker: Worker, job: Job, tokens: int, ahead: Ahead, small: bool, admission: Admission) -> None:
+        """Let `job`, of about so many tokens, wait behind what is `ahead`. `small`: behind small inputs only.
 
         Raises QueueFull, with the predicted wait, beyond the lane's limit, the model's tokens or the job's deadline;
         DeadlineExceeded when that has passed already.
@@ -77,23 +85,25 @@ class Overload:
         most_ms = self._most_ms[job.lane]
         if job.deadline_s is not None:
             left_ms = (job.deadline_s - self._clock.now_s()) * 1000.0
-            most_ms = min(most_ms, self._most_in_time_ms(worker, job, ahead, small, left_ms))
+            most_ms = min(most_ms, self._most_in_time_ms(worker, job, tokens, ahead, small, left_ms))
         ahead_ms = ahead.ms
         if worker.queue.tokens(job.lane) >= worker.spec.max_queue_tokens:
             ahead_ms, most_ms = max(ahead_ms, 1.0), 0.0
         admission.may_wait(worker.spec.name, job.lane, ahead_ms, most_ms)
 
-    def _most_in_time_ms(self, worker: Worker, job: Job, ahead: Ahead, small: bool, left_ms: float) -> float:
+    def _most_in_time_ms(
+        self, worker: Worker, job: Job, tokens: int, ahead: Ahead, small: bool, left_ms: float
+    ) -> float:
         """How much may be ahead of a job that has `left_ms` yet. Raises DeadlineExceeded where nothing would help it.
 
         An idle device tries everything: a prediction gone wrong would otherwise never be put right.
         """
         if left_ms <= 0.0:
             raise DeadlineExceeded(DEADLINE_PASSED)
-        own_ms, work_ms = self._own_ms(worker, job, small)
+        work_ms = tokens * worker.cost.ms_per_token
         if ahead.ms > 0.0 and work_ms / ahead.lanes > left_ms:
             raise DeadlineExceeded(NOT_IN_TIME.format(work_ms / ahead.lanes))
-        most_ms = max(left_ms * SHARE_OF_DEADLINE - own_ms, 0.0)
+        most_ms = max(left_ms * SHARE_OF_DEADLINE - own_ms(worker, job.lane, tokens, small), 0.0)
         return most_ms if job.lane is Lane.BULK else self._under_pressure_ms(worker, ahead, most_ms, work_ms)
 
     def _under_pressure_ms(self, worker: Worker, ahead: Ahead, most_ms: float, work_ms: float) -> float:
@@ -109,16 +119,6 @@ class Overload:
             most_ms = min(most_ms, standing_ms + ahead.running_ms)
         self._pressure.note(ahead.ms > most_ms, work_ms / ahead.lanes, now_s)
         return most_ms
-
-    def _own_ms(self, worker: Worker, job: Job, small: bool) -> tuple[float, float]:
-        """Predicted time from the start of the first batch with inputs of `job` to the end of its last one; its part.
-
-        The latter is what it would take of one lane if its batches had no fixed time and no company.
-        """
-        tokens = tokens_of(worker, job)
-        shared = min(worker.queue.tokens(job.lane, small or None) + tokens, worker.batch_tokens)
-        own_ms = worker.cost.drain_ms(max(shared, tokens), worker.batch_tokens)
-        return own_ms, tokens * worker.cost.ms_per_token
 
     def check_sizes(self, worker: Worker, prepared: Sequence[Prepared]) -> None:
         """Refuse what no eviction could make room for. Raises DoesNotFit with both numbers."""

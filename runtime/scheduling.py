@@ -1,11 +1,10 @@
 """Who runs next and how much: decided from what waits and what time it is. Knows no device and no thread.
 
 Online work goes first, by its model's priority and then the queue with the least slack (its due time minus the time it
-needs). On a device that can't be interrupted a batch is cut to what the objectives allow (`chunk_limit.py`).
-Bulk work shares what is left by weighted fair queueing on measured device time (start-time fair queueing, Goyal et
-al. 1996): a queue's virtual time grows by milliseconds / weight, the least goes first, and a queue that wakes starts
-at the present (where the queue chosen last stood) so that idling earns no credit. A minimum share keeps bulk alive
-under endless online work.
+needs). Where that one is late already, slack says nothing any more: a model with more work than time would have the
+least for ever, and all others would be late with it. Models then take fair turns (`fair_turns.py`). On a device that
+can't be interrupted a batch is cut to what the objectives allow (`chunk_limit.py`). Bulk work shares what is left in
+fair turns. A minimum share keeps it alive under endless online work.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Protocol
 
 from runtime.chunk_limit import ChunkLimit
 from runtime.devices.base import Concurrency
+from runtime.fair_turns import FairTurns
 from runtime.registry import ModelSpec
 from runtime.work import Choice, Lane, Waiting
 
@@ -99,6 +99,12 @@ class Policy(Protocol):
     def replied(self, model: str, delay_ms: float) -> None:
         """The first input of an online Job was answered `delay_ms` after it was queued."""
 
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+        """The most device time that other models that wait in `lane` get until `own_ms` of this one's work are done.
+
+        `waiting`: all models with work there. Infinite: all that they have.
+        """
+
 
 @dataclass(slots=True)
 class FairShare:
@@ -110,8 +116,7 @@ class FairShare:
     chunks: ChunkLimit = field(default_factory=ChunkLimit)
     bulk_min_share: float = BULK_MIN_SHARE
     _is_preemptible: bool = False
-    _virtual_ms: dict[str, float] = field(default_factory=dict)
-    _now_virtual_ms: float = 0.0
+    _turns: dict[Lane, FairTurns[str]] = field(default_factory=lambda: {lane: FairTurns() for lane in Lane})
     _urgencies: dict[Waiting, tuple[int, float]] = field(default_factory=dict)
     _weigh_again_s: float = -math.inf
     _contended_ms: dict[Lane, float] = field(default_factory=lambda: dict.fromkeys(Lane, 0.0))
@@ -138,17 +143,16 @@ class FairShare:
         """See Policy.choose."""
         bulk = [queue for queue in waiting if queue.lane is Lane.BULK]
         online = waiting if not bulk else [queue for queue in waiting if queue.lane is Lane.ONLINE]
-        soonest = self._soonest(online, now_s)
-        if soonest is not None and not (bulk and self._bulk_is_starved()):
-            return self._take(soonest, now_s)
+        next_online = self._next_online(online, now_s)
+        if next_online is not None and not (bulk and self._bulk_is_starved()):
+            return self._take(next_online, now_s)
         if bulk:
             return self._take(self._fairest(bulk), now_s)
         return None
 
     def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
         """See Policy.charge."""
-        if lane is Lane.BULK:
-            self._virtual_ms[model] = self._virtual_ms.get(model, 0.0) + device_ms / self.weights.get(model, 1.0)
+        self._turns[lane].charge(model, device_ms, self.weights.get(model, 1.0))
         if contended:
             fade = max(0.0, 1.0 - device_ms / CONTENTION_MEMORY_MS)
             for each in Lane:
@@ -159,8 +163,20 @@ class FairShare:
         """See Policy.replied."""
         self.chunks.replied(model, delay_ms)
 
-    def _soonest(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
-        """The queue of the lowest priority number, among those the one with the least slack.
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+        """See Policy.beside_ms. Their shares of that time by weight, and a batch of each, which may come first."""
+        others = [other for other in waiting if other != model]
+        if lane is Lane.ONLINE:
+            mine = self.priorities.get(model, 0)
+            if any(self.priorities.get(other, 0) < mine for other in others):
+                return math.inf
+            others = [other for other in others if self.priorities.get(other, 0) == mine]
+        weight = sum(self.weights.get(other, 1.0) for other in others) / self.weights.get(model, 1.0)
+        batch_ms = (self.chunks.bulk_ms if lane is Lane.BULK else self.chunks.online_ms)(now_s)
+        return own_ms * weight + batch_ms * len(others)
+
+    def _next_online(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
+        """Of the lowest priority number the queue with the least slack; in fair turns once that one is late.
 
         With many models most queues don't change between two batches, and are not weighed again.
         """
@@ -168,7 +184,13 @@ class FairShare:
         if now_s >= self._weigh_again_s:
             known, self._weigh_again_s = {}, now_s + REWEIGH_S
         self._urgencies = {queue: known.get(queue) or self._urgency(queue, now_s) for queue in online}
-        return min(online, key=self._urgencies.__getitem__, default=None)
+        soonest = min(online, key=self._urgencies.__getitem__, default=None)
+        if soonest is None:
+            return None
+        priority, latest_start_s = self._urgencies[soonest]
+        if latest_start_s < now_s:
+            return self._fairest([queue for queue in online if self._urgencies[queue][0] == priority])
+        return soonest
 
     def _urgency(self, queue: Waiting, now_s: float) -> tuple[int, float]:
         """Who has the least goes first: the priority number, then when the next batch must begin."""
@@ -178,17 +200,10 @@ class FairShare:
         needed_ms = cost.predict_ms(min(queue.tokens, queue.budget_tokens))
         return self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0
 
-    def _fairest(self, bulk: Sequence[Waiting]) -> Waiting:
-        """The queue with the least virtual time, which becomes the present.
-
-        Not when its batch is charged: lanes work side by side, and the present may not pass a queue that waits.
-        """
-        chosen = min(bulk, key=self._virtual_start)
-        self._now_virtual_ms = self._virtual_ms[chosen.model] = self._virtual_start(chosen)
-        return chosen
-
-    def _virtual_start(self, queue: Waiting) -> float:
-        return max(self._virtual_ms.get(queue.model, 0.0), self._now_virtual_ms)
+    def _fairest(self, queues: Sequence[Waiting]) -> Waiting:
+        """Of one lane's queues that whose model has had least."""
+        turns = self._turns[queues[0].lane]
+        return min(queues, key=lambda queue: turns.stand_ms(queue.model))
 
     def _bulk_is_starved(self) -> bool:
         total = sum(self._contended_ms.values())
@@ -196,6 +211,7 @@ class FairShare:
         return total > 100.0 and self._contended_ms[Lane.BULK] < self.bulk_min_share * total
 
     def _take(self, queue: Waiting, now_s: float) -> Choice:
+        self._turns[queue.lane].take(queue.model)
         cost = None if self._is_preemptible else self.predict_ms.get(queue.model)
         tokens = queue.budget_tokens
         if cost is not None:

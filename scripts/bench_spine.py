@@ -26,15 +26,14 @@ import uvloop
 from runtime.clock import REAL_CLOCK
 from runtime.devices.base import Concurrency
 from runtime.devices.process import prepare_process
-from runtime.devices.simulated import Run, SimulatedCost, SimulatedDevice
+from runtime.devices.simulated import Run, SimulatedDevice
 from runtime.engine import Engine
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.simulation.backend import SimulatedBackend
-from runtime.work import MAXSIM_ID, Job, Task
+from runtime.simulation.backend import FREE, SimulatedBackend
+from runtime.work import Job, Task
 
 INPUT_TOKENS = 16
 BATCH_JOBS = 32
-FREE = SimulatedCost(fixed_ms=0.0, ms_per_token=0.0, load_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class Stand:
         self._device = HeldDevice()
         specs = [ModelSpec(id=name, task="embed", max_batch_tokens=BATCH_JOBS * INPUT_TOKENS) for name in self._ids]
         config = RuntimeConfig(models=tuple(specs), max_queue_ms=1e9)
-        self.engine = Engine(config, SimulatedBackend(self._device, dict.fromkeys((*self._ids, MAXSIM_ID), FREE)))
+        self.engine = Engine(config, SimulatedBackend(self._device, dict.fromkeys(self._ids, FREE)))
 
     async def wave(self, jobs: int) -> None:
         """Queue so many jobs, then answer them."""

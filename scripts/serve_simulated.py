@@ -19,7 +19,6 @@ from runtime.devices.simulated import SimulatedCost, SimulatedDevice
 from runtime.engine import Engine
 from runtime.registry import ModelSpec, RuntimeConfig, ServerSettings
 from runtime.simulation.backend import SimulatedBackend
-from runtime.work import MAXSIM_ID
 
 MODEL = "simulated"
 COST = SimulatedCost(fixed_ms=2.0, ms_per_token=0.001, load_s=0.0)
@@ -32,8 +31,7 @@ async def _serve(port: int) -> None:
         server=ServerSettings(port=port), models=(ModelSpec(id=MODEL, task="embed", max_batch_tokens=2_048),)
     )
     set_up_logs(config.log, None)
-    costs = {MODEL: COST, MAXSIM_ID: SimulatedCost(fixed_ms=0.0, ms_per_token=0.0, load_s=0.0)}
-    engine = Engine(config, SimulatedBackend(SimulatedDevice(REAL_CLOCK, DEVICE, 1 << 30), costs))
+    engine = Engine(config, SimulatedBackend(SimulatedDevice(REAL_CLOCK, DEVICE, 1 << 30), {MODEL: COST}))
     await serve_engine(engine, None, time.perf_counter())
 
 

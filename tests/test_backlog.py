@@ -164,7 +164,7 @@ def cost_of_a_round(registered: int, busy: int, lane: Lane) -> tuple[int, int]:
     for number in range(busy + 1):
         before = (CountedQueue.asked, CountedLine.asked)
         dispatch.submit(workers[number % busy], lane, [entry(16)])
-        dispatch.ahead(lane, 0.0)
+        dispatch.ahead(workers[number % busy], lane, 1.0, 0.0)
         batch, _ = dispatch.form(spare=False, now_s=0.0)
         assert batch is not None
         assert dispatch.form(spare=False, now_s=0.0) == (None, None)

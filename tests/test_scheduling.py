@@ -1,14 +1,15 @@
-"""The policy in a simulated world: least slack online, weighted fair shares in bulk, a minimum share, cost lines."""
+"""The policy in a simulated world: least slack online, fair turns of the late and in bulk, a minimum share."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.scheduling import REWEIGH_S, CostLine, FairShare
@@ -88,10 +89,12 @@ def test_a_slow_model_goes_first_when_both_are_due_at_once() -> None:
         max_size=8,
     )
 )
-def test_the_queue_with_the_least_slack_is_chosen(queues: list[tuple[float, int, float, float]]) -> None:
+def test_while_all_are_in_time_the_queue_with_the_least_slack_is_chosen(
+    queues: list[tuple[float, int, float, float]],
+) -> None:
     lines = {str(i): CostLine(fixed_ms=fixed, ms_per_token=slope) for i, (_, _, fixed, slope) in enumerate(queues)}
     chosen = FairShare(predict_ms=lines).choose(
-        [waiting(str(i), due_s=due, tokens=tokens) for i, (due, tokens, _, _) in enumerate(queues)], now_s=0.5
+        [waiting(str(i), due_s=due, tokens=tokens) for i, (due, tokens, _, _) in enumerate(queues)], now_s=-20.0
     )
     assert chosen is not None
     latest_starts = [due - (fixed + slope * min(tokens, 512)) / 1000 for due, tokens, fixed, slope in queues]
@@ -119,6 +122,56 @@ def test_a_queue_that_does_not_change_is_weighed_again_before_long() -> None:
     assert policy.choose(queues, now_s=0.0) == Choice("b", Lane.ONLINE, 512)
     lines["a"].fixed_ms = 50.0
     assert policy.choose(queues, now_s=REWEIGH_S) == Choice("a", Lane.ONLINE, 512)
+
+
+# -- more online work than time ---------------------------------------------------------------------------------
+
+
+LATE = {"flooded": -30.0, "neighbour": 0.5}
+"""When the queue of a flooded model should have been answered, and when its neighbour's should be."""
+
+
+def late(**dues_s: float) -> list[Waiting]:
+    return [waiting(model, due_s=due_s, tokens=FOREVER) for model, due_s in dues_s.items()]
+
+
+def chosen(policy: FairShare, queues: list[Waiting]) -> str:
+    choice = policy.choose(queues, now_s=0.0)
+    assert choice is not None
+    return choice.model
+
+
+def test_a_model_with_more_work_than_time_makes_nobody_else_late() -> None:
+    policy = FairShare()
+    for _ in range(100):
+        assert chosen(policy, late(flooded=-30.0)) == "flooded"
+        policy.charge("flooded", Lane.ONLINE, 10.0, contended=False)
+    assert chosen(policy, late(**LATE)) == "neighbour"
+    policy.charge("neighbour", Lane.ONLINE, 20.0, contended=False)
+    assert chosen(policy, late(**LATE)) == "flooded"
+
+
+def test_a_lower_priority_number_is_not_overtaken_by_who_has_had_less() -> None:
+    policy = FairShare(priorities={"flooded": -1})
+    policy.charge("flooded", Lane.ONLINE, 1_000.0, contended=False)
+    assert chosen(policy, late(**LATE)) == "flooded"
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_late_models_share_the_device_by_weight(lanes: int) -> None:
+    costs = {("light", Lane.ONLINE): 40.0, ("heavy", Lane.ONLINE): 10.0}
+    world = Saturation(FairShare(weights={"light": 1.0, "heavy": 3.0}), costs, lanes, now_s=10.0)
+    assert world.run(4_000)["heavy", Lane.ONLINE] == pytest.approx(0.75, rel=0.10)
+
+
+def test_until_a_model_s_work_is_done_the_others_get_their_shares_and_a_batch_each() -> None:
+    policy = FairShare(weights={"a": 2.0, "b": 1.0, "c": 3.0}, priorities={"d": 1, "e": -1})
+    batch_ms = policy.chunks.online_ms(0.0)
+    beside = [policy.beside_ms("a", Lane.ONLINE, 100.0, names, 0.0) for names in ("a", "ab", "abc", "abcd", "abcde")]
+    both_ms = 100.0 * (1.0 + 3.0) / 2.0 + 2 * batch_ms
+    assert beside == [0.0, 50.0 + batch_ms, both_ms, both_ms, math.inf]
+    bulk_ms = policy.beside_ms("a", Lane.BULK, 100.0, "abe", 0.0)
+    assert bulk_ms == 100.0 * (1.0 + 1.0) / 2.0 + 2 * policy.chunks.bulk_ms(0.0)
 
 
 # -- bulk shares ------------------------------------------------------------------------------------------------
@@ -206,49 +259,3 @@ def test_a_glut_of_bulk_work_long_ago_does_not_starve_it_now() -> None:
         policy.charge("query", Lane.ONLINE, 50.0, contended=True)
         online_ms += 50.0
     assert online_ms < 20_000.0
-
-
-# -- cost lines -------------------------------------------------------------------------------------------------
-
-
-@given(
-    fixed_ms=st.floats(0, 50),
-    ms_per_token=st.floats(0.001, 5),
-    sizes=st.lists(st.integers(1, 16_384), min_size=2, max_size=6),
-)
-def test_a_line_is_found_again_from_points_on_it(fixed_ms: float, ms_per_token: float, sizes: list[int]) -> None:
-    assume(max(sizes) >= 2 * min(sizes))
-    line = CostLine.fit([(tokens, fixed_ms + ms_per_token * tokens) for tokens in sizes])
-    assert line.ms_per_token == pytest.approx(ms_per_token, rel=1e-6)
-    assert line.fixed_ms == pytest.approx(fixed_ms, rel=1e-6, abs=1e-6)
-
-
-@given(st.lists(st.tuples(st.integers(1, 16_384), st.floats(0, 10_000)), min_size=1, max_size=6))
-def test_no_measurement_makes_a_batch_cost_less_than_nothing(points: list[tuple[int, float]]) -> None:
-    line = CostLine.fit(points)
-    assert line.fixed_ms >= 0.0
-    assert line.ms_per_token > 0.0
-
-
-def test_one_size_alone_gives_what_it_measured() -> None:
-    assert CostLine.fit([(64, 8.0), (64, 10.0)]).predict_ms(64) == pytest.approx(9.0, rel=1e-3)
-
-
-@given(slope=st.floats(0.01, 2), true_slope=st.floats(0.01, 2), tokens=st.integers(64, 4_096))
-def test_learning_moves_towards_what_was_measured_and_never_past_it(
-    slope: float, true_slope: float, tokens: int
-) -> None:
-    line = CostLine(fixed_ms=3.0, ms_per_token=slope)
-    line.learn(tokens, 3.0 + true_slope * tokens)
-    low, high = sorted((slope, true_slope))
-    assert low - 1e-9 <= line.ms_per_token <= high + 1e-9
-    assert abs(line.ms_per_token - true_slope) <= 0.96 * abs(slope - true_slope) + 1e-9
-    for _ in range(300):
-        line.learn(tokens, 3.0 + true_slope * tokens)
-    assert line.ms_per_token == pytest.approx(true_slope, rel=1e-3)
-
-
-def test_a_batch_of_few_tokens_says_nothing_about_the_slope() -> None:
-    line = CostLine(fixed_ms=2.0, ms_per_token=0.2)
-    line.learn(63, 1_000.0)
-    assert line.ms_per_token == 0.2

@@ -1,4 +1,4 @@
-"""Simulated traffic: the policies in their order, shares by weight, overload, faults; and the same again for a seed."""
+"""Simulated traffic: the policies in their order, overload, faults; and the same again for a seed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,9 @@ from runtime.simulation.policies import POLICIES
 from runtime.simulation.run import simulate
 from runtime.simulation.scenario import PolicyName, Scenario, read_scenario
 from runtime.work import Lane
+from tests.scenarios import SCENARIOS, scenario
 
 ROOT = Path(__file__).parent.parent
-SCENARIOS = ROOT / "examples" / "scenarios"
-
-
-def scenario(name: str, **changes: object) -> Scenario:
-    """One of the examples; `changes` replace whole keys."""
-    given = read_scenario(SCENARIOS / f"{name}.yaml").model_dump()
-    return Scenario.model_validate(given | changes)
 
 
 def of_one_model(*traffic: Mapping[str, object], **changes: object) -> Scenario:
@@ -86,28 +80,6 @@ def test_without_online_traffic_bulk_batches_are_long_again() -> None:
     with_queries = beside.of("embedder", Lane.BULK)
     assert longest_ms == pytest.approx(39.8, rel=0.02)
     assert with_queries.device_ms / with_queries.batches < 14.0
-
-
-# -- shares -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weight", [1, 3])
-def test_two_indexes_share_the_device_by_weight_whatever_their_batches_cost(weight: float) -> None:
-    asked = scenario("shares", duration_s=20)
-    models = [model.model_dump() | {"weight": weight if model.id == "heavy" else 1} for model in asked.models]
-    figures = simulate(scenario("shares", duration_s=20, models=models))
-    heavy, light = (figures.share(model, Lane.BULK) for model in ("heavy", "light"))
-    assert heavy / light == pytest.approx(weight, rel=0.10)
-
-
-def test_a_model_that_is_rarely_asked_is_answered_as_soon_as_if_it_were_alone_but_for_one_batch() -> None:
-    asked = scenario("shares", duration_s=20)
-    index = [stream.model_dump() for stream in asked.traffic if stream.model == "heavy"]
-    rare = {"model": "light", "lane": "bulk", "rate_per_s": 0.5, "inputs": 1, "tokens": 200}
-    alone = simulate(scenario("shares", duration_s=20, traffic=[rare])).of("light", Lane.BULK)
-    beside = simulate(scenario("shares", duration_s=20, traffic=[rare, *index])).of("light", Lane.BULK)
-    assert len(beside.delays_ms) == len(alone.delays_ms) > 3
-    assert beside.delay_ms(1.0) <= alone.delay_ms(1.0) + 60.0
 
 
 # -- overload ---------------------------------------------------------------------------------------------------

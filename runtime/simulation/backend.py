@@ -10,16 +10,18 @@ from runtime.footprint import Footprint
 from runtime.models.base import Model
 from runtime.models.simulated import SimulatedModel
 from runtime.registry import ModelSpec, RuntimeConfig
-from runtime.work import Task
+from runtime.work import MAXSIM_ID, Task
+
+FREE = SimulatedCost(fixed_ms=0.0, ms_per_token=0.0, load_s=0.0)
 
 
 class SimulatedBackend:
     """See runtime.backend.Backend."""
 
     def __init__(self, device: SimulatedDevice, costs: Mapping[str, SimulatedCost]) -> None:
-        """`costs`: by the models' ids."""
+        """`costs`: by the models' ids; what is built in costs nothing."""
         self.device = device
-        self._costs = costs
+        self._costs = {MAXSIM_ID: FREE, **costs}
 
     def open_device(self, config: RuntimeConfig) -> Device:
         """The device that was made."""

@@ -75,9 +75,9 @@ class SimulatedLanes:
         """See Executor.holds."""
         return self._dispatch.holds(worker)
 
-    def ahead(self, lane: Lane, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
         """See Executor.ahead."""
-        return self._dispatch.ahead(lane, self._clock.now_s(), small)
+        return self._dispatch.ahead(worker, lane, work_ms, self._clock.now_s(), small)
 
     def stop(self) -> None:
         """Nothing to end."""

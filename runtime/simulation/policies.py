@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.devices.base import Concurrency
 from runtime.eviction import Claim, Replacement, Standing, by_value
+from runtime.fair_turns import FairTurns
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine, FairShare, Policy
 from runtime.simulation.scenario import PolicyName, ReplacementName
@@ -40,6 +42,10 @@ class FirstInFirstOut:
     def replied(self, model: str, delay_ms: float) -> None:
         """See Policy.replied."""
 
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+        """See Policy.beside_ms: all that waits."""
+        return math.inf
+
 
 @dataclass(slots=True)
 class RoundRobin(FirstInFirstOut):
@@ -60,23 +66,19 @@ class RoundRobin(FirstInFirstOut):
 class FairQueueing(FirstInFirstOut):
     """Equal shares of device time for all queues, online or bulk (start-time fair queueing)."""
 
-    _virtual_ms: dict[Key, float] = field(default_factory=dict)
-    _now_virtual_ms: float = 0.0
+    _shares: FairTurns[Key] = field(default_factory=FairTurns)
 
     def choose(self, waiting: Sequence[Waiting], now_s: float) -> Choice | None:
         """See Policy.choose."""
         if not waiting:
             return None
-        chosen = min(waiting, key=self._virtual_start)
-        self._now_virtual_ms = self._virtual_ms[chosen.model, chosen.lane] = self._virtual_start(chosen)
+        chosen = min(waiting, key=lambda queue: self._shares.stand_ms((queue.model, queue.lane)))
+        self._shares.take((chosen.model, chosen.lane))
         return _all_of(chosen)
 
     def charge(self, model: str, lane: Lane, device_ms: float, contended: bool) -> None:
         """See Policy.charge."""
-        self._virtual_ms[model, lane] = self._virtual_ms.get((model, lane), 0.0) + device_ms
-
-    def _virtual_start(self, queue: Waiting) -> float:
-        return max(self._virtual_ms.get((queue.model, queue.lane), 0.0), self._now_virtual_ms)
+        self._shares.charge((model, lane), device_ms)
 
 
 def _all_of(queue: Waiting) -> Choice:

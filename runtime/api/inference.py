@@ -98,14 +98,14 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:
-    """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
+    """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError, and as `read_body`."""
     media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if media_type not in (b"", b"application/json") and not media_type.endswith(b"+json"):
         raise UnsupportedMediaType("content-type must be application/json", param="content-type")
     if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         refusal = "compressed bodies are not accepted: leave the header content-encoding out"
         raise UnsupportedMediaType(refusal, param="content-encoding")
-    return await exchange.read_body(edge.limits.max_body_bytes)
+    return await exchange.read_body(edge.body_limits, _deadline_of_head(exchange))
 
 
 async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -188,6 +188,14 @@ def deadline_of(exchange: Exchange, timeout_ms: float | None) -> float | None:
             timeout_ms = _milliseconds(written, name)
             break
     return None if timeout_ms is None else exchange.started + timeout_ms / 1000
+
+
+def _deadline_of_head(exchange: Exchange) -> float | None:
+    """The deadline as far as it is known before the body is; a wrong one is refused with the body."""
+    try:
+        return deadline_of(exchange, None)
+    except InvalidRequest:
+        return None
 
 
 def _milliseconds(written: bytes, header: bytes) -> float:

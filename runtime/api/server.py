@@ -114,6 +114,8 @@ def uvicorn_server(app: ASGIApp, listening: Listening, grace_s: float) -> uvicor
     """An uvicorn that leaves signals and logging to the process it is in."""
     import uvicorn
 
+    from runtime.api.uvicorn_connection import UvicornConnection
+
     class EmbeddedServer(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -123,6 +125,7 @@ def uvicorn_server(app: ASGIApp, listening: Listening, grace_s: float) -> uvicor
         uvicorn.Config(
             app,
             interface="asgi3",
+            http=UvicornConnection,
             ssl_certfile=listening.certificate,
             ssl_keyfile=listening.key,
             lifespan="off",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client import Gauge as StandingGauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
@@ -39,10 +39,11 @@ class Account(NamedTuple):
 
 
 class Metering:
-    """All counters of one engine, in a registry of its own."""
+    """All counters of one engine, and the process's own, in a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         StandingGauge(
             "cotenant_build_info", "1 for the version that runs", ("version",), registry=self.registry
         ).labels(__version__).set(1)

@@ -140,6 +140,8 @@ class ServerSettings(Section):
     max_inputs: int = Field(2048, ge=1, description="Most inputs in one request.")
     max_documents: int = Field(1000, ge=1, description="Most documents that one request may have scored.")
     max_body_bytes: int = Field(64 * 2**20, ge=1024, description="Largest request body, bytes.")
+    body_stall_timeout_s: float = Field(60.0, gt=0, description="Longest time without a byte of a request's body.")
+    body_timeout_s: float = Field(300.0, gt=0, description="Longest time that a request's whole body may take.")
     max_image_bytes: int = Field(20 * 2**20, ge=1024, description="Largest picture as encoded, bytes.")
     max_image_pixels: int = Field(
         40_000_000, ge=1, le=89_000_000, description="Most pixels of a picture; each takes 4 to 8 bytes to decode."

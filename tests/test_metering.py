@@ -26,7 +26,14 @@ def value(metering: Metering, name: str, **labels: str) -> float | None:
 
 
 def test_nothing_is_counted_before_anything_happens() -> None:
-    assert {name for name, _ in samples(Metering())} == {"cotenant_build_info"}
+    shown = {name for name, _ in samples(Metering())}
+    assert {name for name in shown if not name.startswith("process_")} == {"cotenant_build_info"}
+
+
+def test_the_process_itself_has_the_metrics_of_every_prometheus_client() -> None:
+    shown = samples(Metering())
+    assert 0 < shown["process_open_fds", frozenset()] < shown["process_max_fds", frozenset()]
+    assert shown["process_resident_memory_bytes", frozenset()] > 0
 
 
 def test_a_request_is_counted_by_its_status_and_timed() -> None:

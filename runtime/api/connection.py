@@ -1,4 +1,4 @@
-"""A connection of hypercorn's that gives its descriptor back as soon as the client has closed it.
+"""A connection of hypercorn's that gives its descriptor back as soon as the client has closed it, and refuses in words.
 
 Hypercorn 0.18 closes a socket after the connection's last task, and one of these is the timer of the idle time: whoever
 closes between two requests, or before the first, left a descriptor in CLOSE_WAIT until that ran out.
@@ -6,9 +6,14 @@ closes between two requests, or before the first, left a descriptor in CLOSE_WAI
 
 from __future__ import annotations
 
+import h11
 import hypercorn.asyncio.run
+import hypercorn.protocol
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.events import Event, Updated
+from hypercorn.protocol.h11 import H11Protocol
+
+from runtime.api.unreadable import unreadable
 
 
 class Connection(TCPServer):
@@ -29,10 +34,22 @@ class Connection(TCPServer):
         await self.idle_task.stop()
 
 
-def install() -> None:
-    """Let hypercorn serve with it. There is no setting for that: the name that its worker looks up is replaced.
+class Http1(H11Protocol):
+    """HTTP/1.1, whose own refusals have a body and an id: hypercorn's are a status alone."""
 
-    Of the tests, `test_connection.py` fails once hypercorn needs this no more, `test_connections.py` once it looks
-    elsewhere.
+    async def _send_error_response(self, status_code: int) -> None:
+        answer = unreadable(status_code)
+        headers = [*answer.headers, *self.config.response_headers("h11")]
+        await self._send_h11_event(h11.Response(status_code=answer.status, headers=headers))
+        await self._send_h11_event(h11.Data(data=answer.body))
+        await self._send_h11_event(h11.EndOfMessage())
+
+
+def install() -> None:
+    """Let hypercorn serve with them. There is no setting for that: the names that it looks up are replaced.
+
+    Of the tests, `test_connection.py` fails once hypercorn needs `Connection` no more, `test_connections.py` once it
+    looks elsewhere.
     """
     vars(hypercorn.asyncio.run)["TCPServer"] = Connection
+    vars(hypercorn.protocol)["H11Protocol"] = Http1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from runtime.api.body import BodyLimits
 from runtime.api.contract import Engine
 from runtime.api.fetching import Fetcher
 from runtime.api.identity import Guard
@@ -24,6 +25,9 @@ class Edge:
         self.engine = engine
         self.limits = engine.config.server
         self.guard = guard or Guard(self.limits)
+        self.body_limits = BodyLimits(
+            self.limits.max_body_bytes, stall_s=self.limits.body_stall_timeout_s, total_s=self.limits.body_timeout_s
+        )
         self.quota = Quota()
         self.picture_limits = PictureLimits(self.limits.max_image_pixels, self.limits.max_image_bytes)
         self.fetcher = Fetcher(

@@ -1,4 +1,4 @@
-"""One HTTP exchange over ASGI: read a bounded body, notice a hang-up, send one answer.
+"""One HTTP exchange over ASGI: read a bounded body in bounded time, notice a hang-up, send one answer.
 
 Knows no routes and no dialects.
 """
@@ -17,8 +17,9 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
+from runtime.api.body import BodyLimits, Patience
 from runtime.api.identity import Caller, unauthenticated
-from runtime.errors import BodyTooLarge, RequestCancelled
+from runtime.errors import RequestCancelled
 
 T = TypeVar("T")
 Header = tuple[bytes, bytes]
@@ -35,6 +36,7 @@ class Exchange:
 
     __slots__ = (
         "_body_ended",
+        "_body_given_up",
         "_declared_bytes",
         "_is_http1",
         "_receive",
@@ -70,6 +72,8 @@ class Exchange:
         self.body: bytes | None = None
         """A body that was read and is to be read again, by whoever answers it."""
         self._body_ended = False
+        self._body_given_up = False
+        """Nothing more of it is waited for."""
         declared = self.headers.get(b"content-length", b"")
         self._declared_bytes = int(declared) if declared.isdigit() else None
         self._is_http1 = scope.get("http_version", "1.1").startswith("1")
@@ -120,8 +124,9 @@ class Exchange:
 
     @property
     def _will_be_cut_off(self) -> bool:
-        """Whether the body is more than is read off after an answer. HTTP/2 has no such header, nor need of it."""
-        return self._is_http1 and not self._body_ended and (self._declared_bytes or 0) > LINGER_BYTES
+        """Whether the body won't be read to its end after the answer. HTTP/2 has no such header, nor need of it."""
+        is_long = (self._declared_bytes or 0) > LINGER_BYTES
+        return self._is_http1 and not self._body_ended and (self._body_given_up or is_long)
 
     async def respond(
         self, status: int, headers: Iterable[Header], body: bytes, media_type: bytes = b"application/json"
@@ -131,22 +136,40 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": fields})
         await self.send({"type": "http.response.body", "body": body})
 
-    async def read_body(self, limit_bytes: int) -> bytes:
-        """The whole body. Raises BodyTooLarge as soon as that is known, RequestCancelled on a hang-up."""
+    async def read_body(self, limits: BodyLimits, deadline_s: float | None = None) -> bytes:
+        """The whole body. `deadline_s`: the request's own, if it has one, on `time.perf_counter`'s clock.
+
+        Raises BodyTooLarge as soon as that is known, BodyTimeout or DeadlineExceeded where it does not come in time,
+        RequestCancelled on a hang-up.
+        """
         if self.body is not None:
             return self.body
-        if self._declared_bytes is not None and self._declared_bytes > limit_bytes:
-            raise too_large(limit_bytes)
+        if self._declared_bytes is not None and self._declared_bytes > limits.max_bytes:
+            raise limits.too_large()
+        patience = Patience(limits, deadline_s)
+        timer = patience.timer()
+        try:
+            async with timer:
+                body = await self._read(limits, patience, timer)
+        except TimeoutError:
+            self._body_given_up = True
+            raise patience.refusal(timer) from None
+        if self.disconnected:
+            raise RequestCancelled("the client hung up while it sent the body")
+        return body
+
+    async def _read(self, limits: BodyLimits, patience: Patience, timer: asyncio.Timeout) -> bytes:
+        """What comes until the body's end or the client's; `timer` is put off with each chunk."""
         chunks: list[bytes] = []
         size = 0
         while not self._body_ended:
             chunk: bytes = (await self.receive()).get("body", b"")
             size += len(chunk)
-            if size > limit_bytes:
-                raise too_large(limit_bytes)
+            if size > limits.max_bytes:
+                raise limits.too_large()
             chunks.append(chunk)
-        if self.disconnected:
-            raise RequestCancelled("the client hung up while it sent the body")
+            if chunk and not self._body_ended:
+                patience.prolong(timer)
         return b"".join(chunks)
 
     async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
@@ -199,8 +222,3 @@ async def _silence() -> Message:
 def request_id(incoming: bytes) -> str:
     """The caller's id if it is short and plain, else a new one."""
     return incoming.decode("ascii") if SANE_ID.fullmatch(incoming) else os.urandom(16).hex()
-
-
-def too_large(limit_bytes: int) -> BodyTooLarge:
-    """The refusal, with the limit in it."""
-    return BodyTooLarge(f"the body is larger than the {limit_bytes} bytes that this server takes")

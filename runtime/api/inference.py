@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Literal, ParamSpec, TypeVar
 
 from runtime.api.access import log_inference, trace_of
+from runtime.api.body import check_media
 from runtime.api.contract import Metering
 from runtime.api.cost import stating_cost, wants_cost
 from runtime.api.edge import Edge
@@ -18,7 +19,7 @@ from runtime.api.exchange import Exchange
 from runtime.api.places import Places
 from runtime.api.problems import Answer, Dialect, internal_problem, problem
 from runtime.api.record import Record
-from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedMediaType
+from runtime.errors import CotenantError, InvalidRequest, TooManyDocuments, TooManyInputs
 from runtime.work import Job, Lane, Result, Task, characters
 
 P = ParamSpec("P")
@@ -98,14 +99,9 @@ def observe(metering: Metering, record: Record, total_ms: float) -> None:
 
 
 async def read_json(edge: Edge, exchange: Exchange) -> bytes:
-    """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError."""
-    media_type = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if media_type not in (b"", b"application/json") and not media_type.endswith(b"+json"):
-        raise UnsupportedMediaType("content-type must be application/json", param="content-type")
-    if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        refusal = "compressed bodies are not accepted: leave the header content-encoding out"
-        raise UnsupportedMediaType(refusal, param="content-encoding")
-    return await exchange.read_body(edge.limits.max_body_bytes)
+    """The body of a request that says, or leaves unsaid, that it is JSON. Raises RequestError, and as `read_body`."""
+    check_media(exchange.headers)
+    return await exchange.read_body(edge.body_limits, _deadline_of_head(exchange))
 
 
 async def off_loop(size_bytes: int, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -193,6 +189,14 @@ def deadline_of(exchange: Exchange, timeout_ms: float | None) -> float | None:
             timeout_ms = _milliseconds(written, name)
             break
     return None if timeout_ms is None else exchange.started + timeout_ms / 1000
+
+
+def _deadline_of_head(exchange: Exchange) -> float | None:
+    """The deadline as far as it is known before the body is; a wrong one is refused with the body."""
+    try:
+        return deadline_of(exchange, None)
+    except InvalidRequest:
+        return None
 
 
 def _milliseconds(written: bytes, header: bytes) -> float:

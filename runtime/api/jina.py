@@ -14,7 +14,7 @@ from runtime.api.inference import infer
 from runtime.api.openai import embedding_list
 from runtime.api.parts import Source, contents
 from runtime.api.problems import Dialect
-from runtime.api.schemas import EmbeddingRequest, sources_of
+from runtime.api.schemas import Boolean, EmbeddingRequest, sources_of
 from runtime.errors import UnsupportedCapability
 from runtime.work import Task
 
@@ -22,7 +22,7 @@ from runtime.work import Task
 class MultiVectorRequest(EmbeddingRequest):
     """`input` holds texts, `{"text"}` and `{"image"}`."""
 
-    return_multivector: bool = True
+    return_multivector: Boolean = True
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ import orjson
 
 from runtime.api.exchange import Header
 from runtime.errors import (
+    BodyTimeout,
     CapacityError,
     CotenantError,
     DeadlineExceeded,
@@ -60,7 +61,7 @@ TEI_KINDS: tuple[tuple[str, tuple[type[CotenantError], ...]], ...] = (
     ("Empty", (EmptyInput,)),
     ("Backend", (UnsupportedCapability,)),
     ("Validation", (RequestError,)),
-    ("Overloaded", (QueueFull, RateLimited, DeadlineExceeded)),
+    ("Overloaded", (QueueFull, RateLimited, DeadlineExceeded, BodyTimeout)),
     ("Unhealthy", UNAVAILABLE),
     ("Backend", (CotenantError,)),
 )

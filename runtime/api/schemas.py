@@ -58,6 +58,8 @@ TOKEN_IDS_REMEDY = (
     " (ids of this model's own tokenizer need accept_token_ids in the registry)"
 )
 
+BOOLEAN_WORDS = {"true": True, "false": False}
+
 Truncation = Literal["default", "end", "start", "none"]
 TRUNCATION_WORDS: dict[str, Truncation] = {
     "true": "default",
@@ -84,6 +86,14 @@ def lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def boolean(value: object) -> object:
+    """`"true"` and `"false"`, as some clients write them; what else is no boolean goes on to be refused."""
+    return BOOLEAN_WORDS.get(value.lower(), value) if isinstance(value, str) else value
+
+
+Boolean = Annotated[bool, Strict(), BeforeValidator(boolean)]
+
+
 def token_limit(value: object) -> object:
     """vLLM's `truncate_prompt_tokens`: -1 or a count; a text of no tokens means nothing."""
     if type(value) is not int or value < -1 or value == 0:
@@ -104,7 +114,7 @@ class VectorOptions(BaseModel):
         0, validation_alias=AliasChoices("dimensions", "output_dimension")
     )
     """0: the model's own width."""
-    normalize: bool | None = None
+    normalize: Boolean | None = None
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = "default"
     truncate_prompt_tokens: Annotated[int, BeforeValidator(token_limit)] = -1
     """-1: the model's own limit."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from runtime.api.parts import Reference, content_of, place_in
-from runtime.api.schemas import CUT_SIDES, Milliseconds, Truncation, lower, token_limit, truncation
+from runtime.api.schemas import CUT_SIDES, Boolean, Milliseconds, Truncation, lower, token_limit, truncation
 from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
 
 Count = Annotated[int, Strict(), Field(ge=0)]
@@ -40,9 +40,9 @@ class ScoringRequest(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
 
     model: str | None = None
-    raw_scores: bool = False
+    raw_scores: Boolean = False
     """Logits in place of scores."""
-    use_activation: bool = True
+    use_activation: Boolean = True
     """vLLM's opposite of `raw_scores`."""
     truncate: Annotated[Truncation, BeforeValidator(truncation)] = Field(
         "default", validation_alias=AliasChoices("truncate", "truncation")
@@ -88,7 +88,7 @@ class RerankRequest(PairRequest):
     documents: Any = Field(validation_alias=AliasChoices("documents", "texts"))
     top_n: Count = Field(0, validation_alias=AliasChoices("top_n", "top_k"))
     """0: all of them."""
-    return_documents: bool = Field(False, validation_alias=AliasChoices("return_documents", "return_text"))
+    return_documents: Boolean = Field(False, validation_alias=AliasChoices("return_documents", "return_text"))
 
 
 QUERY_NAMES = ("queries", "data_1", "text_1")

@@ -18,7 +18,7 @@ import hypercorn.asyncio
 import hypercorn.config
 from starlette.types import ASGIApp
 
-from runtime.api import connection
+from runtime.api import connection, descriptors
 from runtime.api.addressing import bound
 from runtime.api.listening import BACKLOG, Listening
 from runtime.errors import ConfigurationError
@@ -56,6 +56,7 @@ async def serve(
     grace_s = settings.drain_timeout_s + GRACE_MARGIN_S
     serving = asyncio.ensure_future(run(bound(app, listening.models), listening, stop, grace_s))
     stopping = asyncio.create_task(stop.wait())
+    watching = asyncio.create_task(descriptors.watch())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         # From Python 3.12 on, asyncio's own wait for open connections knows no limit.
@@ -63,6 +64,7 @@ async def serve(
         if serving.done():
             serving.result()
     finally:
+        watching.cancel()
         stopping.cancel()
         serving.cancel()
         listening.remove_path()
@@ -112,6 +114,8 @@ def uvicorn_server(app: ASGIApp, listening: Listening, grace_s: float) -> uvicor
     """An uvicorn that leaves signals and logging to the process it is in."""
     import uvicorn
 
+    from runtime.api.uvicorn_connection import UvicornConnection
+
     class EmbeddedServer(uvicorn.Server):
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -121,6 +125,7 @@ def uvicorn_server(app: ASGIApp, listening: Listening, grace_s: float) -> uvicor
         uvicorn.Config(
             app,
             interface="asgi3",
+            http=UvicornConnection,
             ssl_certfile=listening.certificate,
             ssl_keyfile=listening.key,
             lifespan="off",

@@ -21,7 +21,7 @@ from runtime.api.parts import Source
 from runtime.api.places import places_of
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
-from runtime.api.schemas import OwnFormOptions, inputs_of, json_object, validated
+from runtime.api.schemas import Boolean, OwnFormOptions, inputs_of, json_object, validated
 from runtime.api.tensors import wire_bytes
 from runtime.errors import InvalidDimensions, UnsupportedCapability
 from runtime.work import Result, Task
@@ -32,7 +32,7 @@ class TeiRequest(OwnFormOptions):
 
     inputs: Any
     """Checked by `inputs_of`."""
-    normalize: bool | None = True
+    normalize: Boolean | None = True
 
 
 async def embed(edge: Edge, exchange: Exchange) -> None:

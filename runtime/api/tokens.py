@@ -21,7 +21,7 @@ from runtime.api.inference import Handler, deadline_of, infer, off_loop, read_js
 from runtime.api.parts import Reference, conversation
 from runtime.api.problems import Dialect
 from runtime.api.record import TOKENIZE, Record
-from runtime.api.schemas import Milliseconds, json_object, validated
+from runtime.api.schemas import Boolean, Milliseconds, json_object, validated
 from runtime.api.scoring_schemas import texts_of
 from runtime.api.tensors import render
 from runtime.errors import EmptyInput, InvalidRequest, TooManyInputs, UnsupportedCapability
@@ -53,11 +53,11 @@ class TokenizeRequest(TokensRequest):
     prompt: Any = None
     messages: Any = None
     text: Any = None
-    add_special_tokens: bool | None = None
+    add_special_tokens: Boolean | None = None
     """Whether the tokens that the model's tokenizer puts around a text are there. Cohere's clients: no; others: yes."""
     prompt_name: str | None = None
     """Which of the model's prompts to put before each text."""
-    return_token_strs: bool = False
+    return_token_strs: Boolean = False
     """vLLM: whether the vocabulary's own spelling of each token is there."""
 
 
@@ -65,7 +65,7 @@ class DecodeRequest(TokensRequest):
     """The body of TEI's `/decode`."""
 
     ids: Any
-    skip_special_tokens: bool = True
+    skip_special_tokens: Boolean = True
     """Whether special tokens are left out of the texts."""
 
 

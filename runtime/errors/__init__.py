@@ -30,6 +30,7 @@ from runtime.errors.refusals import (
     UnsupportedMediaType,
 )
 from runtime.errors.tree import (
+    BodyTimeout,
     CapacityError,
     ConfigurationError,
     CotenantError,
@@ -44,6 +45,7 @@ from runtime.errors.tree import (
 
 __all__ = [
     "AdminRefused",
+    "BodyTimeout",
     "BodyTooLarge",
     "CapacityError",
     "ConfigurationError",

@@ -39,6 +39,7 @@
     │   ├── PinnedOut
     │   └── Draining
     ├── RequestCancelled          the client hung up
+    ├── BodyTimeout               the request's body did not come in time
     ├── DeadlineExceeded          the client's own deadline passed
     └── ExecutionError            the model's or the device's fault: ModelFailed, DoesNotFit, OutOfMemory, …
 
@@ -156,6 +157,14 @@ class RequestCancelled(CotenantError):
     status = 499
     code = "request_cancelled"
     kind = "cancelled"
+
+
+class BodyTimeout(CotenantError):
+    """The request's body stalled, or took too long; the same request may come through."""
+
+    status = 408
+    code = "body_timeout"
+    kind = "timeout_error"
 
 
 class DeadlineExceeded(CotenantError):

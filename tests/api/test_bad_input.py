@@ -32,6 +32,8 @@ INVALID: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("unknown format", {"input": "a", "encoding_format": MARKER}, "invalid_encoding_format", "encoding_format"),
     ("unknown dtype", {"input": "a", "embed_dtype": MARKER}, "invalid_encoding_format", "embed_dtype"),
     ("normalize a word", {"input": "a", "normalize": MARKER}, "invalid_request", "normalize"),
+    ("normalize yes", {"input": "a", "normalize": "yes"}, "invalid_request", "normalize"),
+    ("normalize a number", {"input": "a", "normalize": 1}, "invalid_request", "normalize"),
     ("truncate a word", {"input": "a", "truncate": MARKER}, "invalid_request", "truncate"),
     ("truncate a number", {"input": "a", "truncate": 1}, "invalid_request", "truncate"),
     ("side up", {"input": "a", "truncation_side": MARKER}, "invalid_request", "truncation_side"),
@@ -130,9 +132,13 @@ def test_the_refusal_of_an_unknown_model_lists_the_models(client: TestClient) ->
     [
         {"content-type": "text/plain"},
         {"content-type": "application/x-www-form-urlencoded"},
+        {"content-type": "application/json; charset=utf-16"},
+        {"content-type": 'application/json; v=1; Charset="ISO-8859-1"'},
+        {"content-type": "application/json;charset=nonsense"},
+        {"content-type": "application/json;charset="},
         {"content-encoding": "gzip"},
     ],
-    ids=["text", "form", "gzip"],
+    ids=["text", "form", "utf-16", "latin-1", "unknown", "no-charset", "gzip"],
 )
 def test_other_media_are_415(client: TestClient, path: str, headers: dict[str, str]) -> None:
     response = client.post(path, content=b'{"input":"a"}', headers=headers)
@@ -141,7 +147,16 @@ def test_other_media_are_415(client: TestClient, path: str, headers: dict[str, s
 
 
 @pytest.mark.parametrize(
-    "media_type", [None, "application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"]
+    "media_type",
+    [
+        None,
+        "application/json; charset=utf-8",
+        'application/json;v="1";CHARSET="UTF8"',
+        "application/json; charset=us-ascii",
+        "application/json;",
+        "Application/JSON",
+        "application/vnd.x+json",
+    ],
 )
 def test_json_under_any_of_its_names_is_accepted(client: TestClient, media_type: str | None) -> None:
     headers = {"content-type": media_type} if media_type else {}

@@ -125,6 +125,29 @@ def test_a_closed_connection_keeps_no_descriptor(server: LiveServer, sent: bytes
     assert embed_once(server)[0] == 200
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n",
+        head(1)[:-2] + b"content-length: 2\r\n\r\n",
+    ],
+    ids=["no-http", "bad-header", "two-lengths"],
+)
+def test_what_is_no_http_is_refused_in_words(server: LiveServer, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
+        client.sendall(sent)
+        answer = b""
+        while part := client.recv(2**16):  # to its end: the server closes
+            answer += part
+    top, _, body = answer.partition(b"\r\n\r\n")
+    lines = top.lower().split(b"\r\n")
+    assert lines[0].startswith(b"http/1.1 400 ")
+    assert {b"connection: close", b"x-should-retry: false", b"content-length: %d" % len(body)} <= set(lines)
+    assert [line for line in lines if line.startswith(b"x-request-id: ")] != []
+    assert json.loads(body)["error"]["code"] == "invalid_request"
+
+
 def test_pipelined_requests_are_all_answered(server: LiveServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as client:
         client.sendall(3 * (head(15) + b'{"input":"abc"}'))

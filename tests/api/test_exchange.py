@@ -10,6 +10,7 @@ import pytest
 from starlette.types import Message
 
 from runtime.api import exchange
+from runtime.api.body import BodyLimits
 from runtime.api.exchange import Exchange
 from runtime.errors import BodyTooLarge, RequestCancelled
 
@@ -49,7 +50,7 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_a_body_is_joined_from_its_chunks() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"ab"), chunk(b"cd"), chunk(b"", more=False))
-        assert await wire.exchange.read_body(4) == b"abcd"
+        assert await wire.exchange.read_body(BodyLimits(4)) == b"abcd"
 
     run(check)
 
@@ -58,7 +59,7 @@ def test_an_announced_body_is_refused_unread() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"abcde", more=False), headers={b"content-length": b"5"})
         with pytest.raises(BodyTooLarge):
-            await wire.exchange.read_body(4)
+            await wire.exchange.read_body(BodyLimits(4))
         assert wire.received == 0
 
     run(check)
@@ -68,7 +69,7 @@ def test_an_unannounced_body_is_refused_at_the_byte_that_is_too_many() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"abc"), chunk(b"de"), chunk(b"fg", more=False))
         with pytest.raises(BodyTooLarge):
-            await wire.exchange.read_body(4)
+            await wire.exchange.read_body(BodyLimits(4))
         assert wire.received == 2
 
     run(check)
@@ -78,7 +79,7 @@ def test_a_hang_up_within_the_body_cancels_the_request() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"abc"), DISCONNECT)
         with pytest.raises(RequestCancelled):
-            await wire.exchange.read_body(100)
+            await wire.exchange.read_body(BodyLimits(100))
 
     run(check)
 
@@ -86,7 +87,7 @@ def test_a_hang_up_within_the_body_cancels_the_request() -> None:
 def test_an_answer_is_one_start_and_one_body_with_its_length() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False), headers={b"x-request-id": b"id-7"})
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
         await wire.exchange.respond(200, [(b"x-a", b"b")], b"{}")
         start, body = wire.sent
         assert start["headers"] == [
@@ -142,7 +143,7 @@ def test_what_exceeds_the_linger_is_discarded_while_the_answer_ends(monkeypatch:
 def test_work_goes_on_while_the_client_waits() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
         assert await wire.exchange.while_connected(asyncio.sleep(0, "done")) == "done"
         assert not wire.exchange.disconnected
 
@@ -152,7 +153,7 @@ def test_work_goes_on_while_the_client_waits() -> None:
 def test_a_hang_up_cancels_the_work() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
         cancelled = asyncio.Event()
 
         async def work() -> None:
@@ -175,7 +176,7 @@ def test_a_hang_up_cancels_the_work() -> None:
 def test_a_cancel_from_the_server_stays_a_cancel() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
         request = asyncio.create_task(wire.exchange.while_connected(asyncio.sleep(60)))
         await asyncio.sleep(0)
         request.cancel()
@@ -189,7 +190,7 @@ def test_a_cancel_from_the_server_stays_a_cancel() -> None:
 def test_a_cancel_from_the_server_wins_over_a_hang_up() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
 
         async def work() -> None:
             try:
@@ -208,7 +209,7 @@ def test_a_cancel_from_the_server_wins_over_a_hang_up() -> None:
 def test_the_work_s_own_error_comes_through() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"", more=False))
-        await wire.exchange.read_body(1)
+        await wire.exchange.read_body(BodyLimits(1))
 
         async def work() -> None:
             raise ValueError("its own")
@@ -222,9 +223,9 @@ def test_the_work_s_own_error_comes_through() -> None:
 def test_a_part_has_a_body_of_its_own_and_never_hears_of_a_hang_up() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"whole", more=False))
-        assert await wire.exchange.read_body(100) == b"whole"
+        assert await wire.exchange.read_body(BodyLimits(100)) == b"whole"
         part = wire.exchange.part(b"part")
-        assert await part.read_body(1) == b"part"
+        assert await part.read_body(BodyLimits(1)) == b"part"
         wire.hung_up.set()
         assert await part.while_connected(asyncio.sleep(0.01, 7)) == 7
         with pytest.raises(RequestCancelled):
@@ -237,7 +238,7 @@ def test_a_part_has_a_body_of_its_own_and_never_hears_of_a_hang_up() -> None:
 def test_a_body_that_was_handed_back_is_read_again() -> None:
     async def check() -> None:
         wire = Wire(chunk(b"whole", more=False))
-        wire.exchange.body = await wire.exchange.read_body(100)
-        assert await wire.exchange.read_body(100) == b"whole"
+        wire.exchange.body = await wire.exchange.read_body(BodyLimits(100))
+        assert await wire.exchange.read_body(BodyLimits(100)) == b"whole"
 
     run(check)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from runtime.api.app import build_app
 from runtime.work import Job, Lane
-from tests.api.bodies import posts
+from tests.api.bodies import posts, resolved
 from tests.fakes import FakeEngine
 
 WITHOUT_JOBS = ("/tokenize", "/v1/tokenize", "/decode", "/detokenize", "/v1/detokenize")
@@ -143,3 +143,36 @@ def test_the_multi_vector_route_knows_pictures_and_conversations(client: TestCli
     assert not isinstance(seen.inputs[0], str)
     (read,) = jobs(client, engine, "/v1/multi-vector", input=None, messages=[{"role": "user", "content": "b"}])
     assert list(read.inputs) == ["b"]
+
+
+def kinds(schema: dict[str, Any]) -> set[str]:
+    return {part.get("type", "") for part in schema.get("anyOf", [schema])} - {"null"}
+
+
+BOOLEANS = [
+    (path, name)
+    for path in sorted(set(posts()) - {REFUSED})
+    for name, schema in resolved(posts()[path]["schema"])["properties"].items()
+    if kinds(schema) == {"boolean"}
+]
+
+
+NO_BOOLEANS: list[Any] = ["yes", "on", "1", "", 1, 0, 1.0, []]
+
+
+def test_the_booleans_are_those_of_the_schemas() -> None:
+    expected = {"normalize", "raw_scores", "use_activation", "return_documents", "return_text", "return_multivector"}
+    expected |= {"add_special_tokens", "return_token_strs", "skip_special_tokens"}
+    assert {name for _, name in BOOLEANS} == expected
+
+
+@pytest.mark.parametrize(("path", "name"), BOOLEANS)
+def test_booleans_are_true_and_false_also_as_words_and_nothing_else(client: TestClient, path: str, name: str) -> None:
+    for value, word in ((True, "true"), (False, "False")):
+        plain, written = (client.post(path, json=body_of(path, **{name: said})) for said in (value, word))
+        assert plain.status_code == written.status_code
+        assert "must be true or false" not in plain.text + written.text
+    for refused in NO_BOOLEANS:
+        response = client.post(path, json=body_of(path, **{name: refused}))
+        assert response.status_code in (400, 422)
+        assert f"{name} must be true or false" in response.text

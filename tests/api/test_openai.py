@@ -76,6 +76,7 @@ def test_nulls_and_unknown_fields_count_as_absent(client: TestClient, engine: Fa
         ({"dimensions": None, "output_dimension": 3}, {"dimensions": 3}),
         ({"normalize": False}, {"normalize": False}),
         ({"normalize": "true"}, {"normalize": True}),
+        ({"normalize": "False"}, {"normalize": False}),
         ({"truncate": True}, {"truncate": True, "truncation_side": None}),
         ({"truncate": False}, {"truncate": False}),
         ({"truncate": "false"}, {"truncate": False}),

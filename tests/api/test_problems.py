@@ -76,6 +76,7 @@ def test_an_endless_message_is_cut(message: str, dialect: Dialect) -> None:
         (errors.DoesNotFit, 503, 503, 503, 503),
         (errors.OutOfMemory, 503, 503, 424, 503),
         (errors.ForwardFailed, 500, 500, 424, 500),
+        (errors.BodyTimeout, 408, 408, 408, 408),
         (errors.NonFiniteOutput, 500, 500, 424, 500),
     ],
 )
@@ -99,6 +100,7 @@ def test_statuses_by_dialect(
         (errors.BodyTooLarge, "Validation"),
         (errors.UnsupportedCapability, "Backend"),
         (errors.QueueFull, "Overloaded"),
+        (errors.BodyTimeout, "Overloaded"),
         (errors.ModelLoading, "Unhealthy"),
         (errors.Draining, "Unhealthy"),
         (errors.ModelFailed, "Unhealthy"),

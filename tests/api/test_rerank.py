@@ -45,7 +45,7 @@ def test_cohere_s_answer(ranker: TestClient, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", COHERE_PATHS)
-@pytest.mark.parametrize("asked", [True, "true", "yes", 1])
+@pytest.mark.parametrize("asked", [True, "true", "TRUE"], ids=repr)
 def test_cohere_s_documents_are_objects_where_they_are_asked_for(ranker: TestClient, path: str, asked: Any) -> None:
     results = ask(ranker, path, documents=DOCUMENTS, return_documents=asked)["results"]
     assert [result["document"] for result in results] == [{"text": DOCUMENTS[index]} for index in ORDER]

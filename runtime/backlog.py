@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from runtime.batch_queue import Entry
+from runtime.entry import Entry
 from runtime.work import Choice, Lane, Waiting
 from runtime.worker import Worker
 
@@ -112,6 +112,11 @@ class Backlog:
         """Predicted device time of what waits for one worker in `lane`."""
         place = self._lanes[lane].places.get(worker.spec.id)
         return 0.0 if place is None else place.drain_ms
+
+    def before_ms(self, lane: Lane, worker: Worker, tenant: str, tokens: int) -> float:
+        """Of that, what runs before so many more tokens of `tenant` have run."""
+        before = worker.queue.tokens_before(lane, tenant, tokens)
+        return worker.cost.drain_ms(before, worker.batch_tokens) if before else 0.0
 
     def models(self, lane: Lane) -> list[str]:
         """Those that something waits for in `lane`."""

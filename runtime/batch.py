@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from runtime.batch_queue import Entry
+from runtime.entry import Entry
 from runtime.models.base import Flight
 from runtime.salvage import Answer
 from runtime.work import Lane

@@ -3,65 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
 
 from runtime.devices.base import SMALL_JOB_INPUTS
-from runtime.work import Lane, Prepared, Row
-
-
-class Owner(Protocol):
-    """Whoever waits for an entry's row; runs on the event loop only."""
-
-    def ran(self, *, queue_ms: float, device_ms: float, share_ms: float, landed_s: float) -> None:
-        """A batch with some of the owner's entries is done."""
-
-    def land(self, index: int, row: Row) -> None:
-        """Row `index` is here."""
-
-    def fail(self, error: Exception) -> None:
-        """A row can't be had."""
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """One prepared input that waits, and whose it is."""
-
-    prepared: Prepared
-    owner: Owner
-    index: int
-    """Place among its Job's inputs."""
-    queued_s: float
-    due_s: float
-    deadline_s: float = math.inf
-    """From here on its row is of no use: it is dropped and never taken. Its owner is told by its own timer."""
-    small: bool = False
-    """It stands in the line of small inputs."""
-    dropped: bool = False
-    taken: bool = False
-
-
-@dataclass(slots=True)
-class _Line:
-    entries: deque[Entry] = field(default_factory=deque)
-    items: int = 0
-    tokens: int = 0
-    patient_tokens: int = 0
-    """Of inputs without a deadline."""
-
-    def count(self, entry: Entry, sign: int = 1) -> None:
-        """`entry` came; with -1: it left."""
-        tokens = sign * entry.prepared.tokens
-        self.items += sign
-        self.tokens += tokens
-        if math.isinf(entry.deadline_s):
-            self.patient_tokens += tokens
+from runtime.entry import Entry
+from runtime.line import Line
+from runtime.work import Lane
 
 
 class BatchQueue:
-    """First in, first out within a lane, and within the small and the large inputs of the online lane.
+    """First in, first out within a lane and tenant, and within the small and the large inputs of the online lane.
 
     Small online inputs stand in a line of their own, because a device may have a lane for them alone; but not where a
     Job has many of them (a rerank of short documents), since others would wait behind them there. Dropped entries stop
@@ -71,7 +22,7 @@ class BatchQueue:
     def __init__(self, small_tokens: int = 0) -> None:
         """`small_tokens`: online inputs of at most so many tokens are small; 0: none is."""
         self._small_tokens = small_tokens
-        self._lines = {lane: (_Line(), _Line()) for lane in Lane}
+        self._lines = {lane: (Line(), Line()) for lane in Lane}
         """Of each lane the large inputs and the small ones."""
 
     def push(self, lane: Lane, entries: Iterable[Entry]) -> None:
@@ -81,9 +32,7 @@ class BatchQueue:
         few = self._small_tokens > 0 and job_tokens <= SMALL_JOB_INPUTS * self._small_tokens
         for entry in entries:
             entry.small = lane is Lane.ONLINE and few and entry.prepared.tokens <= self._small_tokens
-            line = self._lines[lane][entry.small]
-            line.entries.append(entry)
-            line.count(entry)
+            self._lines[lane][entry.small].append(entry)
 
     def take(self, lane: Lane, max_tokens: int, small: bool = False, done_s: float = -math.inf) -> list[Entry]:
         """Remove entries from the front while they fit `max_tokens`; the first is taken whatever its size.
@@ -94,13 +43,12 @@ class BatchQueue:
         line = self._lines[lane][small]
         taken: list[Entry] = []
         room = max_tokens
-        while (entry := _front(line, done_s if taken else -math.inf)) is not None:
+        while (entry := line.front(done_s if taken else -math.inf)) is not None:
             if taken and entry.prepared.tokens > room:
                 break
             room -= entry.prepared.tokens
-            line.count(entry, -1)
-            entry.taken = True
-            taken.append(line.entries.popleft())
+            line.take(entry)
+            taken.append(entry)
         return taken
 
     def drop(self, lane: Lane, entries: Iterable[Entry]) -> int:
@@ -108,17 +56,13 @@ class BatchQueue:
         dropped = 0
         for entry in entries:
             if not entry.dropped and not entry.taken:
-                entry.dropped = True
-                self._lines[lane][entry.small].count(entry, -1)
+                self._lines[lane][entry.small].drop(entry)
                 dropped += 1
-        for line in self._lines[lane]:
-            if line.items == 0:
-                line.entries.clear()
         return dropped
 
     def front(self, lane: Lane, small: bool = False, now_s: float = -math.inf) -> Entry | None:
         """The entry whose turn is next."""
-        return _front(self._lines[lane][small], now_s)
+        return self._lines[lane][small].front(now_s)
 
     def items(self, lane: Lane, small: bool | None = None) -> int:
         """Entries that wait; `small` None: of both sizes."""
@@ -134,19 +78,10 @@ class BatchQueue:
             return large_ones.tokens + small_ones.tokens
         return (small_ones if small else large_ones).tokens
 
+    def tokens_before(self, lane: Lane, tenant: str, tokens: int) -> int:
+        """Of the tokens that wait those that run before so many more of `tenant` have run."""
+        return sum(line.tokens_before(tenant, tokens) for line in self._lines[lane])
+
     def patient_tokens(self, lane: Lane) -> int:
         """Tokens that wait and have no deadline."""
         return sum(line.patient_tokens for line in self._lines[lane])
-
-
-def _front(line: _Line, now_s: float) -> Entry | None:
-    """The first entry that may still run; what stands before it leaves."""
-    while line.entries:
-        entry = line.entries[0]
-        if not entry.dropped:
-            if entry.deadline_s > now_s:
-                return entry
-            entry.dropped = True
-            line.count(entry, -1)
-        line.entries.popleft()
-    return None

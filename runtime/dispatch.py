@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from runtime.backlog import Backlog
 from runtime.batch import Batch
-from runtime.batch_queue import Entry
 from runtime.devices.base import Concurrency
+from runtime.entry import Entry
 from runtime.scheduling import Policy
-from runtime.work import Choice, Lane
+from runtime.work import Choice, Job, Lane
 from runtime.worker import Worker
 
 BUSY_WAIT_S = 0.003
@@ -77,29 +77,29 @@ class Dispatch:
         running = any(batch.worker is worker for batch in self._running)
         return running or any(worker.queue.items(lane) for lane in Lane)
 
-    def ahead(self, worker: Worker, lane: Lane, work_ms: float, now_s: float, small: bool = False) -> Ahead:
-        """What would run in `lane` before a new Job for `worker` has run, which is so much work itself.
+    def ahead(self, worker: Worker, job: Job, tokens: int, now_s: float, small: bool = False) -> Ahead:
+        """What would run before a new Job for `worker`, of about so many tokens, has run.
 
         Where there is a spare lane, a small input waits for other small ones only.
         """
-        lanes = self._concurrency.lanes
+        lane, lanes = job.lane, self._concurrency.lanes
         patient_ms = self._backlog.patient_ms(lane) / lanes
         if small and self._concurrency.spare_lanes:
             return Ahead(waiting_ms=self._backlog.small_ms(lane), patient_ms=patient_ms, lanes=lanes)
-        waiting_ms = self._before_ms(worker, lane, work_ms, now_s)
+        waiting_ms = self._before_ms(worker, job, tokens, now_s)
         if lane is Lane.BULK:
             waiting_ms += self._backlog.drain_ms(Lane.ONLINE)
         begun_ms = sum(max(batch.predicted_ms - (now_s - batch.taken_s) * 1000.0, 0.0) for batch in self._running)
         return Ahead(waiting_ms=waiting_ms / lanes, running_ms=begun_ms / lanes, patient_ms=patient_ms, lanes=lanes)
 
-    def _before_ms(self, worker: Worker, lane: Lane, work_ms: float, now_s: float) -> float:
-        """Of what waits in `lane` the model's own, and of the other models' no more than the policy lets them have."""
-        own_ms = self._backlog.own_ms(lane, worker)
-        others_ms = self._backlog.drain_ms(lane) - own_ms
+    def _before_ms(self, worker: Worker, job: Job, tokens: int, now_s: float) -> float:
+        """Of what waits in the job's lane that which other tenants and models have the right to first."""
+        before_ms = self._backlog.before_ms(job.lane, worker, job.tenant, tokens)
+        others_ms = self._backlog.drain_ms(job.lane) - self._backlog.own_ms(job.lane, worker)
         if others_ms > LITTLE_MS:
-            models = self._backlog.models(lane)
-            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, lane, own_ms + work_ms, models, now_s))
-        return own_ms + others_ms
+            own_ms, models = before_ms + tokens * worker.cost.ms_per_token, self._backlog.models(job.lane)
+            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, job.lane, own_ms, models, now_s))
+        return before_ms + others_ms
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:
         """A batch for a free lane, or how long to wait at most before looking again (None: until something changes).

@@ -221,7 +221,7 @@ class Engine:
         work_ms, concurrency = tokens * worker.cost.ms_per_token, self.device.concurrency
         job = self._overload.in_its_lane(job, work_ms / concurrency.lanes)
         small = job.lane is Lane.ONLINE and concurrency.is_small(job.inputs)
-        ahead = self._executor.ahead(worker, job.lane, work_ms, small)
+        ahead = self._executor.ahead(worker, job, tokens, small)
         if not small:
             ahead = ahead.behind(self._preparing_us[job.model] / 1000.0 / concurrency.lanes)
         self._overload.check(worker, job, tokens, ahead, small, self.admission)

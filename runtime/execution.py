@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from runtime.batch import Batch
-from runtime.batch_queue import Entry
 from runtime.devices.base import Device
+from runtime.entry import Entry
 from runtime.models.base import Flight
 from runtime.salvage import Answer, Salvage, as_error, checked
 from runtime.worker import Worker

@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from runtime.batch import Batch
-from runtime.batch_queue import Entry
 from runtime.devices.base import Device
 from runtime.dispatch import Ahead, Dispatch
+from runtime.entry import Entry
 from runtime.execution import Execution
 from runtime.scheduling import Policy
-from runtime.work import Lane
+from runtime.work import Job, Lane
 from runtime.worker import Worker
 
 Deliver = Callable[[Batch], None]
@@ -73,10 +73,10 @@ class Executor:
         with self._lock:
             return self._dispatch.holds(worker)
 
-    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, job: Job, tokens: int, small: bool = False) -> Ahead:
         """See Dispatch.ahead."""
         with self._lock:
-            return self._dispatch.ahead(worker, lane, work_ms, self._now_s(), small)
+            return self._dispatch.ahead(worker, job, tokens, self._now_s(), small)
 
     def stop(self) -> None:
         """End the threads after the batches in flight; what still waits is never run. Blocks."""

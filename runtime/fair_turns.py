@@ -1,7 +1,7 @@
 """Fair turns: who has had the least of the device, by weight.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996): a queue's virtual time grows by milliseconds / weight and the
-least goes first. A queue that wakes starts at the present, where the queue chosen last stood, so that idling earns no
+Start-time fair queueing (Goyal, Vin and Cheng, 1996): a queue's virtual time grows by cost / weight and the least
+goes first. A queue that wakes starts at the present, where the queue chosen last stood, so that idling earns no
 credit.
 """
 
@@ -17,20 +17,20 @@ class FairTurns(Generic[Queue]):
     """The virtual times of queues that share a device."""
 
     def __init__(self) -> None:
-        self._virtual_ms: dict[Queue, float] = {}
-        self._present_ms = 0.0
+        self._stands: dict[Queue, float] = {}
+        self._present = 0.0
 
-    def stand_ms(self, queue: Queue) -> float:
-        """Where a queue that waits stands; the least has had least."""
-        return max(self._virtual_ms.get(queue, 0.0), self._present_ms)
+    def stand(self, queue: Queue) -> float:
+        """The virtual time of a queue that waits, in what is charged; the least has had least."""
+        return max(self._stands.get(queue, 0.0), self._present)
 
     def take(self, queue: Queue) -> None:
         """It is the turn of `queue`, which becomes the present.
 
         Not when its batch is charged: lanes work side by side, and the present may not pass a queue that waits.
         """
-        self._present_ms = self._virtual_ms[queue] = self.stand_ms(queue)
+        self._present = self._stands[queue] = self.stand(queue)
 
-    def charge(self, queue: Queue, device_ms: float, weight: float = 1.0) -> None:
-        """A batch of `queue` took so long."""
-        self._virtual_ms[queue] = self._virtual_ms.get(queue, 0.0) + device_ms / weight
+    def charge(self, queue: Queue, cost: float, weight: float = 1.0) -> None:
+        """`queue` has had so much: milliseconds of the device, or tokens."""
+        self._stands[queue] = self._stands.get(queue, 0.0) + cost / weight

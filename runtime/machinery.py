@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.batch_queue import Entry
 from runtime.clock import REAL_CLOCK, Clock
 from runtime.devices.base import Device
 from runtime.dispatch import Ahead
+from runtime.entry import Entry
 from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver, Executor
 from runtime.preparation import Preparation
 from runtime.registry import ModelSpec
 from runtime.scheduling import FairShare, Policy
-from runtime.work import Lane
+from runtime.work import Job, Lane
 from runtime.worker import Worker
 
 
@@ -37,7 +37,7 @@ class Lanes(Protocol):
     def holds(self, worker: Worker) -> bool:
         """See Executor.holds."""
 
-    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, job: Job, tokens: int, small: bool = False) -> Ahead:
         """See Executor.ahead."""
 
     def stop(self) -> None:

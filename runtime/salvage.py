@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from runtime.batch_queue import Entry
+from runtime.entry import Entry
 from runtime.errors import CotenantError, ForwardFailed, NonFiniteOutput, OutOfMemory
 from runtime.work import Row
 

@@ -203,7 +203,7 @@ class FairShare:
     def _fairest(self, queues: Sequence[Waiting]) -> Waiting:
         """Of one lane's queues that whose model has had least."""
         turns = self._turns[queues[0].lane]
-        return min(queues, key=lambda queue: turns.stand_ms(queue.model))
+        return min(queues, key=lambda queue: turns.stand(queue.model))
 
     def _bulk_is_starved(self) -> bool:
         total = sum(self._contended_ms.values())

@@ -9,8 +9,8 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from runtime.batch_queue import Entry
 from runtime.clock import REAL_CLOCK, Clock
+from runtime.entry import Entry
 from runtime.work import Head, Job, Prepared, Result, Row, RowLayout, Timings
 
 
@@ -36,7 +36,10 @@ class Ticket:
         now = self._clock.now_s()
         self.timings.prepare_ms = (now - self.started_s) * 1000.0
         deadline_s = math.inf if self.job.deadline_s is None else self.job.deadline_s
-        self.entries = [Entry(item, self, index, now, self.due_s, deadline_s) for index, item in enumerate(prepared)]
+        tenant = self.job.tenant
+        self.entries = [
+            Entry(item, self, index, now, self.due_s, deadline_s, tenant) for index, item in enumerate(prepared)
+        ]
         self._rows = [None] * len(prepared)
         self._missing = len(prepared)
         if not prepared and not self.future.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from runtime.batch_queue import Entry
+from runtime.entry import Entry
 from runtime.work import Prepared, Row
 
 
@@ -21,7 +21,7 @@ class Nobody:
         raise AssertionError("nobody waits for this error")
 
 
-def entry(tokens: int, index: int = 0) -> Entry:
+def entry(tokens: int, index: int = 0, tenant: str = "default") -> Entry:
     """An entry that costs `tokens`; its token ids all are `index`."""
     prepared = Prepared(token_ids=np.full(tokens, index, dtype=np.int32))
-    return Entry(prepared, Nobody(), index, queued_s=0.0, due_s=1.0)
+    return Entry(prepared, Nobody(), index, queued_s=0.0, due_s=1.0, tenant=tenant)

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from runtime.backlog import Backlog
-from runtime.batch_queue import BatchQueue, Entry
+from runtime.batch_queue import BatchQueue
 from runtime.devices.base import Concurrency
 from runtime.dispatch import Dispatch
+from runtime.entry import Entry
 from runtime.registry import ModelSpec
 from runtime.scheduling import CostLine, FairShare
 from runtime.work import Choice, Lane, Prepared
 from runtime.worker import Worker
 from tests.entries import Nobody
+from tests.virtual import job
 
 SMALL_TOKENS = 8
 MODELS = ("a", "b", "c")
@@ -164,7 +166,7 @@ def cost_of_a_round(registered: int, busy: int, lane: Lane) -> tuple[int, int]:
     for number in range(busy + 1):
         before = (CountedQueue.asked, CountedLine.asked)
         dispatch.submit(workers[number % busy], lane, [entry(16)])
-        dispatch.ahead(workers[number % busy], lane, 1.0, 0.0)
+        dispatch.ahead(workers[number % busy], job("a", 16, lane=lane), 16, 0.0)
         batch, _ = dispatch.form(spare=False, now_s=0.0)
         assert batch is not None
         assert dispatch.form(spare=False, now_s=0.0) == (None, None)

@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from runtime.batch_queue import BatchQueue, Entry
+from runtime.batch_queue import BatchQueue
 from runtime.devices.base import SMALL_JOB_INPUTS
+from runtime.entry import Entry
 from runtime.work import Lane
 from tests.entries import entry
 

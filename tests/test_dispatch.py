@@ -20,6 +20,7 @@ from tests.virtual import Stage, job, play, spec
 
 BUDGET = 512
 MODELS = ("a", "b", "c")
+TENANTS = ("search", "index")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Request:
     at_ms: float
     model: str
     lane: Lane
+    tenant: str
     sizes: tuple[int, ...]
     hang_up_ms: float | None
     deadline_ms: float | None
@@ -39,6 +41,7 @@ requests = st.builds(
     at_ms=st.floats(0, 500),
     model=st.sampled_from(MODELS),
     lane=st.sampled_from(Lane),
+    tenant=st.sampled_from(TENANTS),
     sizes=st.lists(st.integers(0, 700) | st.integers(1, 40), min_size=1, max_size=12).map(tuple),
     hang_up_ms=st.none() | st.floats(0, 300),
     deadline_ms=st.none() | st.floats(1, 2_000),
@@ -67,7 +70,8 @@ async def ask(stage: Stage, request: Request) -> Outcome:
     begun_s = stage.now_s
     await asyncio.sleep(request.at_ms / 1000)
     deadline_s = None if request.deadline_ms is None else stage.now_s + request.deadline_ms / 1000
-    work = stage.engine.run(job(request.model, *request.sizes, lane=request.lane, deadline_s=deadline_s))
+    one = job(request.model, *request.sizes, lane=request.lane, deadline_s=deadline_s, tenant=request.tenant)
+    work = stage.engine.run(one)
     try:
         async with asyncio.timeout(None if request.hang_up_ms is None else request.hang_up_ms / 1000):
             return await work
@@ -105,8 +109,8 @@ def test_every_request_has_one_true_outcome_in_order_and_within_the_budgets(
 
 
 def check_batches(stage: Stage, concurrency: Concurrency) -> None:
-    """First in, first out within each line; no batch over its budget; no input twice."""
-    taken: dict[tuple[str, Lane, bool], list[tuple[float, int]]] = defaultdict(list)
+    """First in, first out within each line for each tenant; no batch over its budget; no input twice."""
+    taken: dict[tuple[str, Lane, bool, str], list[tuple[float, int]]] = defaultdict(list)
     seen: set[int] = set()
 
     # Batches are noted as they land: of two that were formed at one moment, the later line may land first.
@@ -119,12 +123,12 @@ def check_batches(stage: Stage, concurrency: Concurrency) -> None:
         assert batch.tokens <= budget or len(batch.entries) == 1
         assert not batch.spare or (batch.small and batch.lane is Lane.ONLINE)
         seen.update(map(id, batch.entries))
-        taken[batch.worker.spec.id, batch.lane, batch.small] += [
-            (entry.queued_s, entry.index) for entry in batch.entries
-        ]
+        for entry in batch.entries:
+            line = (batch.worker.spec.id, batch.lane, batch.small, entry.tenant)
+            taken[line].append((entry.queued_s, entry.index))
     assert len(seen) == sum(len(batch.entries) for batch in stage.batches)
-    for line in taken.values():
-        starts = [queued_s for queued_s, _ in line]
+    for order in taken.values():
+        starts = [queued_s for queued_s, _ in order]
         assert starts == sorted(starts)
 
 

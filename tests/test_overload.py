@@ -255,6 +255,22 @@ def test_nobody_waits_for_a_job_of_a_minute_but_who_sent_it() -> None:
     play(act, [spec("a"), spec("b")])
 
 
+def test_a_team_that_floods_a_model_neither_delays_nor_refuses_another_team_of_the_same_model() -> None:
+    async def act(stage: Stage) -> None:
+        flood = [asyncio.create_task(stage.engine.run(job("a", *[400] * 20, tenant="flood"))) for _ in range(30)]
+        await asyncio.sleep(1.0)
+        for deadline_s in (None, 1.0):
+            due_s = None if deadline_s is None else stage.now_s + deadline_s
+            answer, took_ms = await outcome(stage, job("a", 400, 400, deadline_s=due_s, tenant="little"))
+            assert isinstance(answer, Result)
+            assert took_ms < 350.0  # its own 80 ms, as much of the flood's, and a batch in flight
+        refused, _ = await outcome(stage, job("a", 400, 400, deadline_s=stage.now_s + 1.0, tenant="flood"))
+        assert isinstance(refused, QueueFull)
+        await asyncio.gather(*flood, return_exceptions=True)
+
+    play(act, [spec("a")])
+
+
 def test_a_small_request_is_not_refused_for_large_ones_that_it_need_not_wait_for() -> None:
     """Where there is a spare lane, only other small requests are ahead of it."""
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.batch_queue import Entry
+from runtime.entry import Entry
 from runtime.errors import CotenantError, ForwardFailed, InvalidRequest, NonFiniteOutput, OutOfMemory
 from runtime.salvage import MAX_GUILTY_IN_A_ROW, Answer, Salvage, as_error, checked
 from runtime.work import Row

@@ -74,7 +74,9 @@ def spec(name: str, **fields: object) -> ModelSpec:
     return ModelSpec.model_validate({"id": name, "task": "embed", "max_batch_tokens": 512, **fields})
 
 
-def job(model: str, *sizes: int, lane: Lane = Lane.ONLINE, deadline_s: float | None = None) -> Job:
+def job(
+    model: str, *sizes: int, lane: Lane = Lane.ONLINE, deadline_s: float | None = None, tenant: str = "default"
+) -> Job:
     """Inputs of so many tokens."""
     inputs = [range(size) for size in sizes]
-    return Job(id="job", model=model, task=Task.EMBED, inputs=inputs, lane=lane, deadline_s=deadline_s)
+    return Job(id="job", model=model, task=Task.EMBED, inputs=inputs, lane=lane, deadline_s=deadline_s, tenant=tenant)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from runtime.batch import Batch
-from runtime.batch_queue import Entry
 from runtime.clock import VirtualClock
 from runtime.devices.base import Device
 from runtime.dispatch import Ahead, Dispatch
+from runtime.entry import Entry
 from runtime.eviction import Replacement, by_value
 from runtime.execution import Execution
 from runtime.executor import Deliver
@@ -75,9 +75,9 @@ class SimulatedLanes:
         """See Executor.holds."""
         return self._dispatch.holds(worker)
 
-    def ahead(self, worker: Worker, lane: Lane, work_ms: float, small: bool = False) -> Ahead:
+    def ahead(self, worker: Worker, job: Job, tokens: int, small: bool = False) -> Ahead:
         """See Executor.ahead."""
-        return self._dispatch.ahead(worker, lane, work_ms, self._clock.now_s(), small)
+        return self._dispatch.ahead(worker, job, tokens, self._clock.now_s(), small)
 
     def stop(self) -> None:
         """Nothing to end."""

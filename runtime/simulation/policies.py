@@ -72,7 +72,7 @@ class FairQueueing(FirstInFirstOut):
         """See Policy.choose."""
         if not waiting:
             return None
-        chosen = min(waiting, key=lambda queue: self._shares.stand_ms((queue.model, queue.lane)))
+        chosen = min(waiting, key=lambda queue: self._shares.stand((queue.model, queue.lane)))
         self._shares.take((chosen.model, chosen.lane))
         return _all_of(chosen)
 

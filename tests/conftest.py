@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from runtime.devices.process import prepare_process
+from runtime.devices.process import prepare_process, settle_process
 
 # Before any import of huggingface_hub, which reads it once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +20,11 @@ hypothesis.settings.register_profile(
     "cotenant", deadline=None, max_examples=60, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("cotenant")
+
+
+def pytest_collection_finish() -> None:
+    """As in a server: each engine that ends collects garbage, for 500 ms where that looks at torch, for 10 else."""
+    settle_process()
 
 
 @pytest.fixture(scope="session")

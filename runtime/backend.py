@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar, Protocol
 
 from runtime.devices.base import Device
-from runtime.devices.process import settle_process
+from runtime.devices.process import settle_process, uncollected
 from runtime.footprint import Footprint
 from runtime.models.base import Model
 from runtime.registry import ModelSpec, RuntimeConfig
@@ -45,6 +45,13 @@ class TorchBackend:
 
     def open_device(self, config: RuntimeConfig) -> Device:
         """See Backend.open_device."""
+        with uncollected():
+            device = self._open(config)
+        settle_process()
+        device.release_cache()
+        return device
+
+    def _open(self, config: RuntimeConfig) -> Device:
         from runtime.devices.opening import open_device
 
         device = open_device(config.device, config.cpu_lanes, config.split_products)
@@ -52,8 +59,6 @@ class TorchBackend:
         importlib.import_module("runtime.models.loading")
         if device.uses_process_memory and not TorchBackend._rehearsed:
             self._rehearse(device)
-        settle_process()
-        device.release_cache()
         return device
 
     def _rehearse(self, device: Device) -> None:

@@ -177,10 +177,11 @@ def _serve(request: Request) -> None:
 
 def _become_a_server() -> None:
     """Prepare the process and import what serves. Late: --help and validate do without; torch must find it prepared."""
-    from runtime.devices.process import prepare_process
+    from runtime.devices.process import prepare_process, uncollected
 
     prepare_process()
-    importlib.import_module("runtime.api.lifecycle")
+    with uncollected():
+        importlib.import_module("runtime.api.lifecycle")
 
 
 def main() -> None:

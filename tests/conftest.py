@@ -1,6 +1,7 @@
 """Fixtures that several test modules share."""
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from runtime.devices.process import prepare_process
+from runtime.devices.process import prepare_process, settle_process
 
 # Before any import of huggingface_hub, which reads it once.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,6 +21,14 @@ hypothesis.settings.register_profile(
     "cotenant", deadline=None, max_examples=60, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("cotenant")
+
+
+def pytest_collection_finish() -> None:
+    """As in a server: each engine that ends collects garbage, for 500 ms where that looks at torch, for 10 else."""
+    settle_process()
+    if "torch" in sys.modules:
+        # Two threads wait for each other at every layer: beside a busy program that takes four times as long as one.
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import subprocess
@@ -10,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime.backend import TorchBackend
+from runtime.cli import _become_a_server
 from runtime.devices import process
-from runtime.devices.process import GIL_SWITCH_INTERVAL_S, usable_cores
+from runtime.devices.process import GIL_SWITCH_INTERVAL_S, uncollected, usable_cores
+from runtime.registry import RuntimeConfig
+from tests.fakes import spec
 
 ROOT = Path(__file__).parent.parent
 DEFAULTS = {
@@ -56,6 +62,35 @@ def test_a_variable_that_is_set_already_wins_and_so_does_an_empty_one() -> None:
     environment, _, _ = prepared_process(**chosen)
     assert environment.items() >= chosen.items()
     assert environment["TOKENIZERS_PARALLELISM"] == "true"
+
+
+# -- the collector ----------------------------------------------------------------------------------------------
+
+
+def test_the_collector_rests_in_the_block_and_is_as_it_was_after_it() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+        with pytest.raises(ImportError), uncollected():
+            raise ImportError
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_it_rests_while_the_libraries_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def stop(*_: object) -> None:
+        seen.append(gc.isenabled())
+        raise ImportError
+
+    monkeypatch.setattr("runtime.devices.opening.open_device", lambda *_: None)
+    monkeypatch.setattr(importlib, "import_module", stop)
+    with pytest.raises(ImportError):
+        _become_a_server()
+    with pytest.raises(ImportError):
+        TorchBackend().open_device(RuntimeConfig(models=(spec(),)))
+    assert seen == [False, False]
+    assert gc.isenabled()
 
 
 # -- cores ------------------------------------------------------------------------------------------------------

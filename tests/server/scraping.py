@@ -15,17 +15,23 @@ WAIT_S = 60.0
 
 def total(server: Server, name: str, **labels: str) -> float:
     """The sum of a metric's samples that have these labels; 0 where there is none. `name` as it is scraped."""
-    found = 0.0
+    return totals(server, name, **labels)[0]
+
+
+def totals(server: Server, *names: str, **labels: str) -> list[float]:
+    """The same of several metrics, at one moment."""
+    found = dict.fromkeys(names, 0.0)
     for family in text_string_to_metric_families(server.client.get("/metrics").text):
         for sample in family.samples:
-            if sample.name == name and labels.items() <= sample.labels.items():
-                found += sample.value
-    return found
+            if sample.name in found and labels.items() <= sample.labels.items():
+                found[sample.name] += sample.value
+    return list(found.values())
 
 
 def waiting(server: Server) -> tuple[float, float]:
     """Inputs and tokens in all queues."""
-    return total(server, "cotenant_queue_items"), total(server, "cotenant_queue_tokens")
+    items, tokens = totals(server, "cotenant_queue_items", "cotenant_queue_tokens")
+    return items, tokens
 
 
 def models(server: Server) -> Mapping[str, Any]:

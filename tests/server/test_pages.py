@@ -7,7 +7,7 @@ import io
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,10 @@ from PIL import Image, ImageOps
 from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.util import maxsim as maxsim_of_library
 
-from scripts.random_page_model import NAME, make
+from scripts.random_page_model import NAME
 from tests.pages import QUERIES, as_picture, pages
 from tests.pictures import encodings, hostile
-from tests.server.conftest import ROOT, Server, Start
+from tests.server.conftest import ROOT, Server, Shared
 
 FP32 = 1e-5
 RELATIVE = 1e-4
@@ -82,14 +82,10 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def case(start: Start, tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Case:
-    folders = {name: tiny_model(name) for name in FAMILIES}
-    random_model = make(tmp_path_factory.mktemp("models"))
-    colbert = tiny_model("colbert")
-    sources = {**folders, f"demo/{NAME}": random_model, "colbert": colbert}
-    server = start([{"id": name, "source": str(folder)} for name, folder in sources.items()])
-    expected = {name: list(alone(name, folder)) for name, folder in folders.items()}
-    return Case(server, expected, MultiVectorEncoder(str(colbert), device="cpu", local_files_only=True))
+def case(shared: Shared) -> Case:
+    expected = {name: list(alone(name, shared.folders[name])) for name in FAMILIES}
+    colbert = MultiVectorEncoder(str(shared.folders["colbert"]), device="cpu", local_files_only=True)
+    return Case(shared.server, expected, colbert)
 
 
 def png(page: Image.Image) -> bytes:

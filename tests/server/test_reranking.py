@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 
-from tests.server.conftest import Server, Start
+from tests.server.conftest import MAX_LENGTH, Server, Shared
 from tests.server.test_exactness import real_texts
 
 LOGIT_TOLERANCE = 1e-5
@@ -44,15 +43,13 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def case(start: Start, tiny_model: Callable[[str], Path]) -> Case:
-    names = ("bert-reranker", "multi-class-classifier", "bert-embedder")
-    folders = {name: str(tiny_model(name)) for name in names}
-    server = start(
-        [{"id": name, "source": folder, "max_length": 512} for name, folder in folders.items()], price_per_hour_usd=2.0
+def case(shared: Shared) -> Case:
+    names = ("tiny/reranker", "multi-class-classifier")
+    reranker, classifier = (
+        CrossEncoder(str(shared.folders[name]), device="cpu", local_files_only=True) for name in names
     )
-    reranker, classifier = (CrossEncoder(folders[name], device="cpu", local_files_only=True) for name in names[:2])
-    reranker.max_seq_length = classifier.max_seq_length = 512
-    return Case(server, ["", *real_texts(60, 400), "word " * 3000], reranker, classifier)
+    reranker.max_seq_length = classifier.max_seq_length = MAX_LENGTH
+    return Case(shared.server, ["", *real_texts(60, 400), "word " * 3000], reranker, classifier)
 
 
 def test_logits_and_order_equal_the_reference_pair_by_pair(case: Case) -> None:
@@ -145,6 +142,6 @@ def test_each_model_refuses_what_it_can_t_do(case: Case) -> None:
     body = {"query": QUERY, "texts": ["a"]}
     statuses = {
         name: case.server.client.post(f"/rerank?model={name}", json=body).status_code
-        for name in ("bert-reranker", "bert-embedder", "multi-class-classifier")
+        for name in ("tiny/reranker", "bert-embedder", "multi-class-classifier")
     }
-    assert statuses == {"bert-reranker": 200, "bert-embedder": 200, "multi-class-classifier": 424}
+    assert statuses == {"tiny/reranker": 200, "bert-embedder": 200, "multi-class-classifier": 424}

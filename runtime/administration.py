@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from runtime.admission import Admission
 from runtime.decisions import Decision
 from runtime.devices.base import Device
+from runtime.errors import CotenantError
 from runtime.gauges import device_memory_by_kind, memory_by_kind
 from runtime.registry import ModelSpec
 from runtime.residency import Residency
@@ -47,10 +48,14 @@ class Administration:
     async def load(self, name: str) -> ModelStatus:
         """Load the model now, making room if need be; returns when it serves.
 
-        Raises ModelNotFound, DoesNotFit, NoRoomNow, or what else kept it from loading.
+        Raises as a request for the model would: ModelNotFound, ModelFailed, DoesNotFit, NoRoomNow and the like.
         """
         worker = self._router.resolve(name, None)
-        await self.residency.load(worker)
+        try:
+            await self.residency.load(worker)
+        except CotenantError:  # perhaps one that is about the start of a server and reaches no client
+            worker.check_not_failed()
+            raise
         return worker.status()
 
     async def unload(self, name: str) -> ModelStatus:

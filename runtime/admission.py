@@ -198,7 +198,8 @@ class Admission:
             figures = self._refused(model, self._figures(model, footprint, staying), "pinned_out")
             names = sorted(pinned[name] for name in staying.keys() - built_in.keys())
             return PinnedOut(f"{figures} beside what is pinned: {', '.join(names)}")
-        return DoesNotFit(self._refused(model, self._figures(model, footprint, built_in), "over_budget"))
+        figures = self._refused(model, self._figures(model, footprint, built_in), "over_budget")
+        return DoesNotFit(f"{figures}{self.ledger.base_note}")
 
     def _refused(self, model: str, figures: tuple[int, int], reason: str) -> str:
         """Record it; the figures in words."""

@@ -41,6 +41,13 @@ class Ledger:
     """What the process holds without any model."""
     lanes: int
 
+    @property
+    def base_note(self) -> str:
+        """What the process itself takes, in words, where that is most of the limit; else nothing."""
+        if 2 * self.base_bytes <= self.limit_bytes:
+            return ""
+        return f"; the process itself holds {self.base_bytes:,} of the {self.limit_bytes:,} bytes budgeted"
+
     def used_bytes(self, resident: Resident) -> int:
         """Everything booked, with batch budgets as they are shrunk now."""
         return self.held_bytes(resident) + self.workspace_bytes(resident)

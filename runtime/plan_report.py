@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,8 +84,10 @@ def answer_to(config: RuntimeConfig, asked: Mapping[str, Any]) -> Answer:
 
     backend = TorchBackend()
     rate = asked["tokens_per_s"]
-    if rate is not None and rate <= 0:
-        raise ConfigurationError("--tokens-per-s: more than 0 are needed")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ConfigurationError("--tokens-per-s: a number above 0 is needed")
+    if asked["dollars_per_hour"] is not None and not 0 <= asked["dollars_per_hour"] < math.inf:
+        raise ConfigurationError("--dollars-per-hour: a number of at least 0 is needed")
     measured = _measured(config, asked["profile"])
     rates = {name: each.tokens_per_s for name, each in measured.items() if each.tokens_per_s is not None}
     units_ms = {name: asked["tokens"] / tokens_per_s * 1000.0 for name, tokens_per_s in rates.items()}

@@ -264,10 +264,12 @@ class RuntimeConfig(Section):
 
     @model_validator(mode="after")
     def _a_task_has_one_default(self) -> Self:
-        tasks = [spec.task for spec in self.models if spec.default and spec.task != "auto"]
-        twice = sorted({task for task in tasks if tasks.count(task) > 1})
-        if twice:
-            raise ValueError(f"two models are the default for {twice[0]}")
+        owners: dict[str, str] = {}
+        for spec in self.models:
+            if spec.default and spec.task != "auto":
+                other = owners.setdefault(spec.task, spec.id)
+                if other != spec.id:
+                    raise ValueError(f"{other!r} and {spec.id!r} are both the default for {spec.task}: keep one")
         return self
 
     @model_validator(mode="after")

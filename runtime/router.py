@@ -63,7 +63,8 @@ class Router:
             return able[0]
         if not able:
             raise UnsupportedCapability(f"no model here can {task or 'be asked'}")
-        raise ModelRequired(f"name a model; those that can {task or 'be meant'}: {_names(able)}")
+        why = "; several are marked as default" if able[0].spec.default else ""
+        raise ModelRequired(f"name a model; those that can {task or 'be meant'}: {_names(able)}{why}")
 
     def _by_its_basename(self, name: str) -> Worker | None:
         """The only worker with that basename; a name with an owner means that owner's model and no other."""

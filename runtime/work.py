@@ -130,6 +130,8 @@ class Job:
     """True or False override the model's own normalisation; None keeps what the model does."""
     prompt_name: str | None = None
     """One of the model's prompts; None: the model's default prompt (mostly none)."""
+    prompt_optional: bool = False
+    """Whether a model without a prompt of that name uses its default prompt; else it refuses the job."""
     truncate: bool = True
     """Cut over-long inputs at the model's limit; False refuses them."""
     truncation_side: str | None = None

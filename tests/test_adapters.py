@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model
+from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
@@ -147,6 +148,19 @@ def test_an_adapter_for_vectors_ranks_nothing(base: Path, tmp_path: Path) -> Non
     folder = make_adapter(base, tmp_path / "adapter", TaskType.FEATURE_EXTRACTION, str(base))
     with pytest.raises(UnsupportedModel, match="FEATURE_EXTRACTION"):
         load(folder, Task.RERANK)
+
+
+def test_an_adapter_for_ranking_gives_no_vectors(reranker: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="SEQ_CLS makes a cross-encoder"):
+        load(reranker, Task.EMBED)
+
+
+def test_an_adapter_whose_matrices_reach_no_layer_is_refused(base: Path, tmp_path: Path) -> None:
+    folder = make_adapter(base, tmp_path / "adapter", TaskType.FEATURE_EXTRACTION, str(base))
+    file = folder / "adapter_model.safetensors"
+    save_file({name.replace("encoder", "decoder"): matrix for name, matrix in load_file(file).items()}, file)
+    with pytest.raises(UnsupportedModel, match="other layers than its base has"):
+        load(folder, Task.EMBED)
 
 
 def test_a_cross_encoder_saved_by_the_library_with_its_adapter_is_served(base: Path, tmp_path: Path) -> None:

@@ -105,6 +105,14 @@ def test_a_refusal_names_both_figures_and_leaves_nothing_behind() -> None:
     admission.reserve("fits", footprint(5_900))
 
 
+def test_a_process_that_takes_most_of_the_budget_itself_is_named() -> None:
+    said = "; 50 bytes are free; the process itself holds 100 of the 150 bytes budgeted$"
+    with pytest.raises(DoesNotFit, match=said):
+        ledger(limit_bytes=BASE + 50).reserve("a", footprint(1_000))
+    with pytest.raises(DoesNotFit, match=r"; 100 bytes are free$"):
+        ledger(limit_bytes=2 * BASE).reserve("a", footprint(1_000))
+
+
 def test_who_is_pinned_is_named_with_what_is_free_beside_them_alone() -> None:
     admission = ledger(limit_bytes=10_000)
     for model, size in (("left", 3_000), ("right", 2_000), ("other", 1_000), ("built-in", 0)):

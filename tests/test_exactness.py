@@ -196,16 +196,20 @@ def test_an_architecture_that_cannot_pack_is_not_tried_and_says_why() -> None:
     assert model.tried == ["buckets"]
 
 
-def test_broken_weights_are_served_as_what_they_are() -> None:
-    model = Layouts({}, scale=np.nan)
-    choose(model)
-    assert model.execution == "packed"
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_model_whose_weights_are_broken_is_refused(scale: float, half: bool) -> None:
+    with pytest.raises(UnsupportedModel, match=r"NaN or infinity for 14 of 14 usual inputs.*weights are broken"):
+        choose(Layouts({}, scale=scale), half=half)
 
 
-def test_a_layout_that_hides_broken_weights_is_not_exact() -> None:
-    model = Layouts({"packed": lambda row, words: np.zeros(8)}, scale=np.nan)
-    choose(model)
-    assert model.execution == "buckets"
+def test_a_model_that_breaks_on_long_texts_alone_is_refused() -> None:
+    class BreaksOnLong(Layouts):
+        def _right(self, words: int) -> Row:
+            return super()._right(words) * (np.nan if words > 100 else 1.0)
+
+    with pytest.raises(UnsupportedModel, match="NaN or infinity for 1 of 14"):
+        choose(BreaksOnLong({}))
 
 
 def test_recorded_batches_that_agree_are_replayed() -> None:

@@ -22,6 +22,7 @@ from runtime.models.loading import load_model
 from runtime.registry import ModelSpec
 from runtime.work import Job, Prepared, Row, Task
 from tests.tiny_models import EMBEDDERS
+from tests.tiny_models.bad_neighbours import NAN_WORD
 
 FP32 = 1e-5
 OTHER_LAYOUTS = {
@@ -223,8 +224,13 @@ def test_bad_neighbours_are_told_apart_from_good_ones(tiny_model: Callable[[str]
     job = Job(id="job", model="m", task=Task.EMBED, inputs=[" ".join(WORDS * 20)])
     assert np.isfinite(model.launch(model.prepare(job)).land()[0]).all()
     folder = tiny_model("nan-weights")
-    model = load_model(ModelSpec(id="nan-weights", source=str(folder)), Task.EMBED, folder, device)
-    assert not np.isfinite(model.launch(model.prepare(job)).land()[0]).all()
+    with pytest.raises(UnsupportedModel, match="its weights are broken"):
+        load_model(ModelSpec(id="nan-weights", source=str(folder)), Task.EMBED, folder, device)
+    folder = tiny_model("nan-word")
+    model = load_model(ModelSpec(id="nan-word", source=str(folder)), Task.EMBED, folder, device)
+    good, bad = model.launch(model.prepare(replace(job, inputs=["a text", NAN_WORD]))).land()
+    assert np.isfinite(good).all()
+    assert not np.isfinite(bad).all()
 
 
 def test_a_folder_that_is_no_text_embedder_is_refused(tiny_model: Callable[[str], Path]) -> None:

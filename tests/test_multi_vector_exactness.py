@@ -95,10 +95,12 @@ def test_in_half_precision_the_mean_cosine_decides() -> None:
     assert choose_layout(Model({"equal-length": far}, half=True), PROBES, LAYOUTS).startswith("equal-length: differs")
 
 
-def test_a_model_whose_weights_are_broken_is_served_and_each_request_told() -> None:
+@pytest.mark.parametrize("half", [False, True])
+def test_a_model_whose_weights_are_broken_is_refused(half: bool) -> None:
     broken: list[Row] = [np.full((1, 4), np.nan, dtype=np.float32)]
     probe = Probe(inputs=["a"], reference=broken)
-    assert choose_layout(Model({"equal-length": broken}), [probe], LAYOUTS).startswith("equal-length: equal")
+    with pytest.raises(UnsupportedModel, match="NaN or infinity for 1 of 1 usual inputs"):
+        choose_layout(Model({"equal-length": broken}, half=half), [probe], LAYOUTS)
 
 
 def test_a_probe_page_arrives_as_it_was_drawn() -> None:

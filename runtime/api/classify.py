@@ -17,7 +17,7 @@ from runtime.api.schemas import json_object, validated
 from runtime.api.scores import Logits, Scores, activated, best_first, stacked
 from runtime.api.scoring_schemas import ScoringRequest
 from runtime.api.tensors import render
-from runtime.errors import ExecutionError
+from runtime.errors import ExecutionError, RequestError
 from runtime.work import Input, Job, Result, Task
 
 R = TypeVar("R", bound=ScoringRequest)
@@ -73,7 +73,10 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
         truncation_side=request.side,
         max_tokens=request.max_tokens,
     )
-    result = await run_job(edge, exchange, record, job, form.places(request))
+    try:
+        result = await run_job(edge, exchange, record, job, form.places(request))
+    except RequestError as error:
+        raise request.in_own_words(error) from None
     started = time.perf_counter()
     size_bytes = sum(row.nbytes for row in result.rows)
     answer = await off_loop(size_bytes, classified, form, request, spec.name, result)

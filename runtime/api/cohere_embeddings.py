@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, Strict
 
-from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
-from runtime.api.embeddings import VECTORS, Given, vector_model, vectors
+from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
 from runtime.api.inference import infer, lane_of, off_loop, read_json
 from runtime.api.parts import Reference, Source, contents, references
@@ -26,6 +25,9 @@ from runtime.work import Result, Row, Task
 EmbeddingType = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Version = Literal["1", "2"]
 
+INPUT_TYPES: Final = frozenset({"search_document", "search_query", "classification", "clustering", "image"})
+"""Those that Cohere knows. Its clients must send one, also to a model that has no prompt of that name."""
+
 
 class CohereRequest(OwnFormOptions):
     """The body of both versions. One of `texts`, `images` and `inputs` is needed."""
@@ -35,6 +37,11 @@ class CohereRequest(OwnFormOptions):
     inputs: Any = None
     embedding_types: tuple[EmbeddingType, ...] | None = None
     max_tokens: Annotated[int, Strict(), Field(ge=1)] | None = None
+
+    @property
+    def prompt_optional(self) -> bool:
+        """Cohere's own types are; any other name that the model lacks is a mistake."""
+        return self.prompt in INPUT_TYPES
 
 
 async def embed_v1(edge: Edge, exchange: Exchange) -> None:
@@ -52,13 +59,8 @@ async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version:
     body = await read_json(edge, exchange)
     request, field, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
     lane_of(exchange, record, request.priority)  # on record before anything about the model is refused
-    spec, _ = vector_model(edge, exchange, request.model, VECTORS)
-    options = request.model_copy(
-        update={
-            "input_type": known_prompt(edge, spec.id, request.input_type),
-            "truncate_prompt_tokens": request.max_tokens or request.truncate_prompt_tokens,
-        }
-    )
+    limit = request.max_tokens or request.truncate_prompt_tokens
+    options = request.model_copy(update={"truncate_prompt_tokens": limit})
     _, result = await vectors(
         edge, exchange, record, options, Given(sources, places_of(field, getattr(request, field)))
     )

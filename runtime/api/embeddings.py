@@ -30,7 +30,7 @@ from runtime.api.schemas import (
 )
 from runtime.api.tensors import Wire, concatenated, embedding_items, render, wire_bytes
 from runtime.api.token_pooling import pooled
-from runtime.errors import InvalidEncoding, UnsupportedCapability
+from runtime.errors import InvalidEncoding, RequestError, UnsupportedCapability
 from runtime.registry import ModelSpec
 from runtime.work import Input, Job, Lane, Result, Task
 
@@ -116,7 +116,10 @@ async def vectors(
     job = vector_job(exchange, options, spec, task, lane)  # before pictures are fetched: its headers may be wrong
     let_in(edge, exchange, record)
     inputs = await inputs_of(edge, exchange, spec, given)
-    result = await run_job(edge, exchange, record, replace(job, inputs=inputs), given.places)
+    try:
+        result = await run_job(edge, exchange, record, replace(job, inputs=inputs), given.places)
+    except RequestError as error:
+        raise options.in_own_words(error) from None
     if task is Task.MULTI_VECTOR and options.pool_factor > 1:
         started = time.perf_counter()
         rows = await asyncio.to_thread(lambda: [pooled(row, options.pool_factor) for row in result.rows])
@@ -170,7 +173,8 @@ def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task
         deadline_s=deadline_of(exchange, options.timeout_ms),
         dimensions=options.dimensions or None,
         normalize=options.normalize,
-        prompt_name=options.prompt_name or options.input_type,
+        prompt_name=options.prompt,
+        prompt_optional=options.prompt_optional,
         truncate=options.truncate != "none",
         truncation_side=options.side,
         max_tokens=None if limit == -1 else limit,

@@ -14,6 +14,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from runtime.api.parts import Source, checked_length, contents, conversations, references
+from runtime.api.spellings import Spelled
 from runtime.api.tensors import EmbedDtype, EncodingFormat, Endianness, OutputDtype
 from runtime.errors import (
     InvalidDimensions,
@@ -104,7 +105,7 @@ def token_limit(value: object) -> object:
 Milliseconds = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 
 
-class VectorOptions(BaseModel):
+class VectorOptions(Spelled):
     """What every dialect may say about the vectors it wants, apart from the inputs."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)
@@ -132,6 +133,16 @@ class VectorOptions(BaseModel):
     """The answer is of no use after so long."""
 
     @property
+    def prompt(self) -> str | None:
+        """The prompt that is named; None: the model's default."""
+        return self.prompt_name or self.input_type or None
+
+    @property
+    def prompt_optional(self) -> bool:
+        """Whether that name is one that clients must send to every model, also to those without such a prompt."""
+        return False
+
+    @property
     def side(self) -> Literal["left", "right"] | None:
         """The side from which over-long inputs are cut; None: the model's own."""
         return self.truncation_side or CUT_SIDES.get(self.truncate)
@@ -139,7 +150,9 @@ class VectorOptions(BaseModel):
     def beside(self, inner: VectorOptions) -> VectorOptions:
         """The options of a body whose object `inner` has options too; where both say something, the body counts."""
         said = self.model_fields_set & VectorOptions.model_fields.keys()
-        return inner.model_copy(update={name: getattr(self, name) for name in said})
+        both = inner.model_copy(update={name: getattr(self, name) for name in said})
+        both._written = inner._written | self._written
+        return both
 
 
 class OwnFormOptions(VectorOptions):

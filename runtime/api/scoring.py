@@ -21,7 +21,7 @@ from runtime.api.places import Places
 from runtime.api.record import Record
 from runtime.api.scores import Logits, Scores, activated, stacked
 from runtime.api.scoring_schemas import Blindness, Candidate, Document, PairRequest
-from runtime.errors import UnsupportedCapability
+from runtime.errors import RequestError, UnsupportedCapability
 from runtime.registry import ModelSpec
 from runtime.work import Input, Job, MatrixPair, Pair, Result, Row, Task
 
@@ -223,7 +223,10 @@ async def read_pairs(
         max_query_tokens=request.max_tokens_per_query or None,
         max_document_tokens=request.max_tokens_per_doc or None,
     )
-    return await READINGS[task].read(edge, exchange, record, job, compared)
+    try:
+        return await READINGS[task].read(edge, exchange, record, job, compared)
+    except RequestError as error:
+        raise request.in_own_words(error) from None
 
 
 def scored(task: Task, pairs: Sequence[Candidate], result: Result, raw: bool) -> Scored:

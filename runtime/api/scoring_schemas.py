@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, Strict
 
 from runtime.api.parts import Reference, content_of, place_in
 from runtime.api.schemas import CUT_SIDES, Boolean, Milliseconds, Truncation, lower, token_limit, truncation
+from runtime.api.spellings import Spelled
 from runtime.errors import EmptyInput, InvalidRequest, TooManyDocuments, TooManyInputs, UnsupportedCapability
 
 Count = Annotated[int, Strict(), Field(ge=0)]
@@ -34,7 +35,7 @@ class Candidate:
     document: Document
 
 
-class ScoringRequest(BaseModel):
+class ScoringRequest(Spelled):
     """What the routes that score have in common."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, use_attribute_docstrings=True)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.api.addressing import meant
-from runtime.api.catalogue import known_prompt
 from runtime.api.edge import Edge
 from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
@@ -37,6 +35,16 @@ class VectorsConfig(OwnFormOptions):
     task_type: str | None = None
     """`query` or `passage`: the prompt of that name, where the model has one."""
 
+    @property
+    def prompt(self) -> str | None:
+        """The module's type, where nothing else is named."""
+        return super().prompt or self.task_type or None
+
+    @property
+    def prompt_optional(self) -> bool:
+        """The module names its type to every model."""
+        return super().prompt is None
+
 
 class VectorsRequest(OwnFormOptions):
     """The body of `/vectors`."""
@@ -57,9 +65,6 @@ async def answer_vector(edge: Edge, exchange: Exchange, record: Record) -> bytes
     request = validated(VectorsRequest, shed_nulls(await off_loop(len(body), json_object, body), "config"))
     options = request.beside(request.config)
     lane_of(exchange, record, options.priority)  # on record before anything about the model is refused
-    spec = meant(edge, exchange, options.model, Task.EMBED)
-    prompt = known_prompt(edge, spec.id, request.config.task_type)
-    options = options if prompt is None else options.model_copy(update={"input_type": prompt})
     _, result = await vectors(edge, exchange, record, options, Given([request.text], lone("text")), (Task.EMBED,))
     return await off_loop(len(request.text), rendered, request, result)
 

@@ -109,6 +109,14 @@ class CotenantError(Exception):
             found.param = name
         return found
 
+    def about(self, name: str) -> Self:
+        """The same by another name of the field at fault, also where the message begins with it."""
+        found = copy.copy(self)
+        if self.param is not None and self._words.startswith(f"{self.param} "):
+            found._words = f"{name}{self._words.removeprefix(self.param)}"
+        found.param = name
+        return found
+
 
 class StartupError(CotenantError):
     """The server can't start as asked."""

@@ -62,6 +62,8 @@ def load_embedder_adapter(spec: ModelSpec, folder: Path, device: str, dtype: tor
     Pooling and what follows it come from the adapter's folder where it has a modules.json, else from the base's.
     Raises as load_cross_encoder_adapter does.
     """
+    if _read(folder / "adapter_config.json").get("task_type") == "SEQ_CLS":
+        raise UnsupportedModel("an adapter of type SEQ_CLS makes a cross-encoder; its task is rerank or classify")
     transformer = _merged(spec, folder, "feature-extraction", dtype, {})
     layout = folder if (folder / "modules.json").is_file() else adapter_base(spec, folder)
     entries = json.loads((layout / "modules.json").read_bytes()) if (layout / "modules.json").is_file() else []
@@ -101,11 +103,21 @@ def _merged(spec: ModelSpec, folder: Path, task: TransformerTask, dtype: torch.d
             do_lower_case=stored.get("do_lower_case", False),
             processing_kwargs=stored.get("processing_kwargs"),
         )
+    transformer.model = _with_adapter(transformer.model, folder)
+    return transformer
+
+
+def _with_adapter(network: Any, folder: Path) -> Any:
+    """The network with the adapter's matrices merged in. Raises UnsupportedModel where some find no layer."""
     with warnings.catch_warnings(), _unreported():
         # peft 0.20 asks the network by a name that transformers is about to drop.
         warnings.simplefilter("ignore", FutureWarning)
-        transformer.model = PeftModel.from_pretrained(transformer.model, str(folder)).merge_and_unload()
-    return transformer
+        # It only warns of layers that got no matrices, and the base would be served for the adapter.
+        warnings.filterwarnings("error", "Found missing adapter keys", UserWarning)
+        try:
+            return PeftModel.from_pretrained(network, str(folder)).merge_and_unload()
+        except UserWarning:
+            raise UnsupportedModel("the adapter is for other layers than its base has: they got no matrices") from None
 
 
 @contextmanager

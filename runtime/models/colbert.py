@@ -121,7 +121,7 @@ class TokenEmbedder(ParkableModel):
             raise UnsupportedCapability("this model embeds texts only", param="input")
         if job.dimensions is not None and not 1 <= job.dimensions <= self._width:
             raise InvalidDimensions(f"dimensions must be between 1 and {self._width} for this model")
-        name = self._prompts.name(job.prompt_name)
+        name = self._prompts.name(job.prompt_name, job.prompt_optional)
         prompt, side = self._prompts.text(name), self._sides[is_query(name)]
         default = side.tokenizer.default_limit
         longest = min(default.max_tokens, job.max_tokens or default.max_tokens)

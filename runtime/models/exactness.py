@@ -89,7 +89,9 @@ def choose_layout(model: Layouts, wanted: str, half: bool, probes: Probes) -> st
     Raises UnsupportedModel when no layout agrees with the reference.
     """
     model.use("buckets")
-    expected = _Expected(probes.reference(), half, probes.logits)
+    rows = probes.reference()
+    refuse_broken(rows)
+    expected = _Expected(rows, half, probes.logits)
     count = len(probes.job.inputs)
     reasons: list[str] = []
     for execution in _candidates(model, wanted, reasons):
@@ -102,6 +104,16 @@ def choose_layout(model: Layouts, wanted: str, half: bool, probes: Probes) -> st
         reasons.append(f"{execution}: {problem}")
         log.warning("layout passed over: %s", reasons[-1])
     raise UnsupportedModel("no layout gives the reference's vectors: " + "; ".join(reasons))
+
+
+def refuse_broken(reference: Sequence[Row]) -> None:
+    """Raises UnsupportedModel where the reference itself is not finite: nothing can be told to agree with it."""
+    broken = sum(not np.isfinite(row).all() for row in reference)
+    if broken:
+        raise UnsupportedModel(
+            f"it computes NaN or infinity for {broken} of {len(reference)} usual inputs, as its own library does:"
+            " its weights are broken, or its dtype can't hold its numbers (float32 can)"
+        )
 
 
 def swap_layers(groups: Sequence[Sequence[LayerSwap]], problem: Callable[[], str | None]) -> list[str]:
@@ -153,7 +165,7 @@ class _Expected:
         self._share = share
         self._half = half
         self._logits = logits
-        sizes = [float(np.linalg.norm(row)) for row in rows if np.isfinite(row).all()]
+        sizes = [float(np.linalg.norm(row)) for row in rows]
         self._scale = scale if scale is not None else (max(sizes, default=0.0) if logits else 0.0)
 
     def part(self, which: slice) -> _Expected:
@@ -166,8 +178,8 @@ class _Expected:
 
     def agrees(self, row: Row, expected: Row) -> bool:
         """Whether one row is near enough."""
-        if not np.isfinite(expected).all():
-            return not np.isfinite(row).all()  # broken weights: each request will be told
+        if not np.isfinite(row).all():
+            return False  # NaN is near nothing; what is expected is finite (refuse_broken)
         if self._half and not self._logits:
             return _cosine(row, expected) >= HALF_COSINE
         tolerance = HALF_LOGIT_TOLERANCE if self._half else FP32_TOLERANCE

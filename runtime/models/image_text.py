@@ -111,7 +111,7 @@ class ImageTextEmbedder(ParkableModel):
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text behind its prompt and scale each picture; see Model.prepare."""
         finish = self._finish(job)
-        prompt = self._prompts.text(job.prompt_name)
+        prompt = self._prompts.text(job.prompt_name, job.prompt_optional)
         places = [index for index, item in enumerate(job.inputs) if isinstance(item, str)]
         texts = [f"{prompt}{job.inputs[index]}" for index in places]
         encoded = iter(self._towers.tokenizer.encode(texts, self._limit(job), places))

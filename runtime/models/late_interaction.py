@@ -119,7 +119,7 @@ class PageEmbedder(ParkableModel):
     def prepare(self, job: Job) -> list[Prepared]:
         """Tokenize each text as a query, or as a document where the prompt says so, and cut up each picture."""
         finish = self._finish(job)
-        name = self._prompts.name(job.prompt_name)
+        name = self._prompts.name(job.prompt_name, job.prompt_optional)
         prompt, is_query = self._prompts.text(name), not is_document(name)
         limit = self._job_limit(job)
         items: list[Prepared] = []

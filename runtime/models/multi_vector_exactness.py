@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw
 from runtime.devices.base import LayerSwap
 from runtime.errors import UnsupportedModel
 from runtime.models.base import Execution, Flight
-from runtime.models.exactness import FP32_TOLERANCE, HALF_COSINE, SWAP_SHARE, swap_layers
+from runtime.models.exactness import FP32_TOLERANCE, HALF_COSINE, SWAP_SHARE, refuse_broken, swap_layers
 from runtime.work import Input, Job, Picture, Prepared, Row, Task
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ def choose_layout(
 
     Raises UnsupportedModel when no layout agrees with the reference.
     """
+    refuse_broken([row for probe in probes for row in probe.reference])
     count = sum(len(probe.inputs) for probe in probes)
     reasons: list[str] = []
     for execution in layouts:
@@ -116,8 +117,8 @@ def _job(probe: Probe, task: Task) -> Job:
 
 def _agrees(row: Row, expected: Row, half: bool, tolerance: float) -> bool:
     """By the length of the rows in fp32, by their mean cosine in half precision."""
-    if not np.isfinite(expected).all():
-        return not np.isfinite(row).all()  # broken weights: each request will be told
+    if not np.isfinite(row).all():
+        return False  # NaN is near nothing; what is expected is finite (refuse_broken)
     lengths = np.linalg.norm(expected, axis=-1)
     if not half:
         longest = max(float(np.max(lengths, initial=0.0)), 1e-12)

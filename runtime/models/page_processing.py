@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from runtime.errors import InvalidRequest
 from runtime.models.page_families import PageFamily
-from runtime.models.tokenizing import Limit, too_long
+from runtime.models.tokenizing import Limit, copied, too_long
 from runtime.models.visual_tokens import Grid, VisualRules
 from runtime.pictures import decode
 from runtime.work import Picture, Prepared, RowLayout
@@ -59,7 +59,7 @@ class PageProcessor:
         self._image_options = dict(getattr(processor, "images_kwargs", None) or {})
         self._marks_images = family.marks_images
         self._image_id = int(processor.image_token_id)
-        self._tokenizer = _copy(processor.tokenizer.backend_tokenizer)
+        self._tokenizer = copied(processor.tokenizer.backend_tokenizer)
         self._page_text = _page_text(processor)
         self._image_token = str(processor.image_token)
         self._query = _Frame(self._tokenizer, processor, str(processor.query_augmentation_token) * 10)
@@ -178,14 +178,6 @@ def _specials(tokenizer: Tokenizer) -> tuple[int, int]:
     framed = tokenizer.encode("a").ids
     lead = next(i for i in range(len(framed)) if framed[i : i + len(plain)] == plain)
     return lead, len(framed) - lead - len(plain)
-
-
-def _copy(tokenizer: Tokenizer) -> Tokenizer:
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    copy.encode_special_tokens = tokenizer.encode_special_tokens
-    return copy
 
 
 def _int32(array: NDArray[Any]) -> NDArray[Any]:

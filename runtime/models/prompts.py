@@ -44,16 +44,21 @@ class Prompts:
         """As the model's files and the registry write them."""
         return tuple(self._texts)
 
-    def text(self, name: str | None) -> str:
-        """The prompt of that name; the default one's where none is named, mostly empty. Raises UnknownPrompt."""
-        found = self.name(name)
+    def text(self, name: str | None, optional: bool = False) -> str:
+        """The prompt of that name; the default one's where none is named, mostly empty. Raises as `name` does."""
+        found = self.name(name, optional)
         return "" if found is None else self._texts.get(found, "")
 
-    def name(self, name: str | None) -> str | None:
-        """The model's own name of the prompt that is meant; the default's where none is named. Raises UnknownPrompt."""
+    def name(self, name: str | None, optional: bool = False) -> str | None:
+        """The model's own name of the prompt that is meant; the default's where none is named.
+
+        Raises UnknownPrompt where there is none of that name, unless it is `optional`: then the default's, too.
+        """
         if name is None:
             return self._default
         found = self._found(name)
+        if found is None and optional:
+            return self._default
         if found is None:
             raise UnknownPrompt(f"this model has no such prompt; its prompts are: {self._listed}")
         return found

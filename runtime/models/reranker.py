@@ -100,7 +100,9 @@ class Reranker(FlatModel):
         limit = PairLimit(
             whole=self._limit(job), query_tokens=job.max_query_tokens, document_tokens=job.max_document_tokens
         )
-        items = self._inputs.encode_inputs(self._readable(job), limit, self._prompts.text(job.prompt_name))
+        items = self._inputs.encode_inputs(
+            self._readable(job), limit, self._prompts.text(job.prompt_name, job.prompt_optional)
+        )
         if self._device.index_errors_are_fatal:
             self._check_ids(items)
         return items

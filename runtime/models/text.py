@@ -85,7 +85,7 @@ class TextEmbedder(FlatModel):
         if any(isinstance(item, Pair | Picture) for item in job.inputs):
             raise UnsupportedCapability("this model embeds texts, neither pairs nor pictures", param="input")
         finish = self._finish(job)
-        prompt = self._prompts.text(job.prompt_name)
+        prompt = self._prompts.text(job.prompt_name, job.prompt_optional)
         limit = self._limit(job)
         excluded = self._tokenizer.prompt_tokens(prompt) if prompt and self._excludes_prompt else 0
         places = [index for index, item in enumerate(job.inputs) if isinstance(item, str)]

@@ -1,8 +1,8 @@
 """One model's tokenizer, set once and never changed, so that any thread may use it at any time.
 
 transformers' own wrapper changes its inner tokenizer on each call (padding, truncation), which is not safe between
-threads. Here the inner tokenizer is copied once: a `bounded` copy truncates at the model's limit, an `open` copy
-never does.
+threads. Here the inner tokenizer is copied once, around the same vocabulary: a `bounded` copy truncates at the model's
+limit, an `open` copy never does.
 
 A text is not tokenized to its end only to be cut: a window of characters is tokenized, and doubled until it holds at
 least twice the limit in tokens (or is the whole text). Tokens that far from the window's edge don't depend on it, so
@@ -58,9 +58,9 @@ class TextTokenizer:
         self.has_type_ids = "token_type_ids" in fast.model_input_names
         self.pad_id = int(fast.pad_token_id or 0)
         self.special_ids = frozenset(fast.all_special_ids)
-        self._open = _copy(fast)
+        self._open = copied(fast.backend_tokenizer)
         self._specials = self._open.num_special_tokens_to_add(False)
-        self._bounded = _copy(fast)
+        self._bounded = copied(fast.backend_tokenizer)
         # A limit below the special tokens would not cut at all.
         self._bounded.enable_truncation(max(max_tokens, self._specials), direction=fast.truncation_side)
 
@@ -182,11 +182,18 @@ class TextTokenizer:
         )
 
 
-def _copy(fast: PreTrainedTokenizerFast) -> Tokenizer:
-    copy = Tokenizer.from_str(fast.backend_tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    copy.encode_special_tokens = fast.backend_tokenizer.encode_special_tokens
+def copied(tokenizer: Tokenizer) -> Tokenizer:
+    """A tokenizer with settings of its own, which cuts and pads nothing, around the same parts.
+
+    The vocabulary is nearly all of its bytes, and nobody changes a part once the model is there.
+    """
+    copy = Tokenizer(tokenizer.model)
+    for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        if getattr(tokenizer, part) is not None:
+            setattr(copy, part, getattr(tokenizer, part))
+    added = tokenizer.get_added_tokens_decoder()
+    copy.add_tokens([added[token_id] for token_id in sorted(added)])  # as it was read: ids come from this order
+    copy.encode_special_tokens = tokenizer.encode_special_tokens
     return copy
 
 

@@ -152,10 +152,12 @@ def test_a_default_answers_for_its_task_alone() -> None:
 
 def test_two_defaults_whose_task_is_found_out_later_are_no_guess() -> None:
     router = Router(map(Worker, (spec("a", default=True), spec("b", default=True), spec("c"))))
-    with pytest.raises(ModelRequired, match=r"embed: a, b$"):
+    with pytest.raises(ModelRequired, match=r"embed: a, b; several are marked as default$"):
         router.resolve(None, Task.EMBED)
     with pytest.raises(ModelNotFound):
         router.resolve("d", Task.EMBED)
+    with pytest.raises(ModelRequired, match=r"embed: a, c$"):
+        Router(map(Worker, (spec("a"), spec("c")))).resolve(None, Task.EMBED)
 
 
 def configured(*models: ModelSpec, **server: Any) -> RuntimeConfig:
@@ -180,7 +182,7 @@ def test_mistakes_in_addresses_are_named(server: dict[str, Any], complaint: str)
 
 
 def test_two_defaults_for_one_task_are_a_mistake() -> None:
-    with pytest.raises(ValidationError, match="two models are the default for embed"):
+    with pytest.raises(ValidationError, match="'a' and 'b' are both the default for embed"):
         configured(*(spec(name, task="embed", default=True) for name in "ab"))
 
 

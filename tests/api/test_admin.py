@@ -10,9 +10,10 @@ import pytest
 
 from runtime.api.app import build_app
 from runtime.engine import Engine
+from runtime.errors import SourceNotFound, UnsupportedModel
 from runtime.registry import ServerSettings
 from tests.engines import job
-from tests.residents import residents, states
+from tests.residents import RoomBackend, residents, states
 
 pytestmark = pytest.mark.anyio
 
@@ -79,6 +80,31 @@ async def test_what_cannot_be_is_refused_with_a_code() -> None:
         for limit in ("0", "1001", "-1", "x", "", "9" * 30):
             assert (await http.get(f"/admin/decisions?limit={limit}")).status_code == 400
         assert (await http.get("/admin/models/b/load")).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (SourceNotFound("no weights under there"), "no weights under there"),
+        (UnsupportedModel("no layout agrees"), "no layout agrees"),
+        (RuntimeError("torn"), "RuntimeError: torn"),
+    ],
+)
+async def test_a_load_that_fails_is_refused_as_a_request_for_the_model_is(
+    failure: Exception, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(RoomBackend, "load", failing)
+    async with operated() as (_, http):
+        asked = await http.post("/v1/embeddings", json={"model": "b", "input": "a"})
+        for path in ("/admin/models/b/load", "/v1/models/b/load", "/v2/repository/models/b/load"):
+            answer = await http.post(path)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (asked.status_code, "model_failed") == (503, "model_failed")
+            assert error["message"] == f"the model could not be loaded: {said}; the server's log has more"
+            assert error["message"] == asked.json()["error"]["message"]
 
 
 async def test_tritons_names_do_the_same() -> None:

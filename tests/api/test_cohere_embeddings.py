@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from runtime.errors import UnknownPrompt
 from runtime.work import Picture
 from tests.api.test_picture_inputs import DATA_URI, PNG
 from tests.fakes import FakeEngine, matrix, spec, status, vector
@@ -63,11 +64,24 @@ def test_v1_embed_is_a_plain_list_unless_types_are_named(client: TestClient) -> 
     assert typed["embeddings"]["float"] == plain["embeddings"]
 
 
-def test_an_input_type_is_a_prompt_only_where_the_model_has_it(client: TestClient, engine: FakeEngine) -> None:
-    """Cohere's clients must send one, also to models without prompts."""
-    for name in ("search_query", "query", "search_document", "classification", None):
-        assert client.post("/v2/embed", json=cohere(texts=["a"], input_type=name)).status_code == 200
-    assert [job.prompt_name for job in engine.jobs] == ["search_query", "query", None, None, None]
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+def test_only_an_input_type_of_cohere_s_may_be_one_that_the_model_lacks(
+    path: str, client: TestClient, engine: FakeEngine
+) -> None:
+    """Its clients must send one, also to models without prompts."""
+    known = ["search_document", "search_query", "classification", "clustering", "image"]
+    for name in (*known, "query", "search_qeury", "", None):
+        assert client.post(path, json=cohere(texts=["a"], input_type=name)).status_code == 200
+    found = [(job.prompt_name, job.prompt_optional) for job in engine.jobs]
+    others = [("query", False), ("search_qeury", False), (None, False), (None, False)]
+    assert found == [*((name, True) for name in known), *others]
+
+
+def test_an_unknown_input_type_is_named_as_such(client: TestClient, engine: FakeEngine) -> None:
+    engine.failure = UnknownPrompt("this model has no such prompt; its prompts are: query")
+    answer = client.post("/v2/embed", json=cohere(texts=["a"], input_type="search_qeury"))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "unknown_prompt", "input_type")
 
 
 def test_cohere_s_limits_reach_the_job(client: TestClient, engine: FakeEngine) -> None:

@@ -104,12 +104,17 @@ def test_weaviate_s_text_gets_its_vector(client: TestClient, engine: FakeEngine)
     assert answer.pop("vector") == pytest.approx(vector("a b")[:3].tolist())
     assert answer == {"text": "a b", "dim": 3, "dims": 3}
     (job,) = engine.jobs
-    assert (job.prompt_name, job.dimensions) == ("query", 3)
+    assert (job.prompt_name, job.prompt_optional, job.dimensions) == ("query", True, 3)
 
 
-@pytest.mark.parametrize(
-    "config", [None, {}, {"task_type": "passage", "dimensions": None, "pooling_strategy": "cls"}, {"task_type": ""}]
-)
+def test_a_prompt_that_weaviate_s_caller_names_comes_before_the_module_s_type(
+    client: TestClient, engine: FakeEngine
+) -> None:
+    client.post("/vectors", json={"text": "a", "prompt_name": "own", "config": {"task_type": "query"}})
+    assert (engine.jobs[0].prompt_name, engine.jobs[0].prompt_optional) == ("own", False)
+
+
+@pytest.mark.parametrize("config", [None, {}, {"dimensions": None, "pooling_strategy": "cls"}, {"task_type": ""}])
 def test_weaviate_s_config_may_say_nothing_that_the_model_knows(
     client: TestClient, engine: FakeEngine, config: Any
 ) -> None:

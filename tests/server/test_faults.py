@@ -11,7 +11,7 @@ import pytest
 
 from tests.server.conftest import MINILM, Server, Start
 from tests.server.scraping import models
-from tests.tiny_models.bad_neighbours import POISON
+from tests.tiny_models.bad_neighbours import NAN_WORD, POISON
 
 WORDS = "every good server answers each request once and in order "
 
@@ -22,7 +22,8 @@ def server(start: Start, tiny_model: Callable[[str], Path]) -> Server:
         [
             {"id": "good", "source": MINILM},
             {"id": "poisoned", "source": str(tiny_model("poisoned-vocabulary"))},
-            {"id": "nan", "source": str(tiny_model("nan-weights")), "required": False},
+            {"id": "nan", "source": str(tiny_model("nan-word")), "required": False},
+            {"id": "broken", "source": str(tiny_model("nan-weights")), "required": False},
         ]
     )
 
@@ -64,10 +65,17 @@ async def test_one_poisoned_request_among_32_fails_alone(server: Server) -> None
 
 
 def test_nan_is_an_error_and_never_null(server: Server) -> None:
-    answer = embed(server, "nan", "anything")
+    assert embed(server, "nan", "anything").status_code == 200
+    answer = embed(server, "nan", NAN_WORD)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "non_finite_output"
     assert "null," not in answer.text.replace('"param":null', "")
+
+
+def test_a_model_whose_weights_are_nan_is_refused_when_it_is_loaded(server: Server) -> None:
+    error = embed(server, "broken", "anything").json()["error"]
+    assert error["code"] == "model_failed"
+    assert "its weights are broken" in error["message"]
 
 
 BAD_BODIES: dict[str, tuple[bytes, str, int]] = {

@@ -140,7 +140,7 @@ def test_a_third_that_cannot_fit_is_refused_with_both_figures_and_the_two_go_on(
     error = refusals[0].json()["error"]
     assert error["code"] == "does_not_fit"
     assert refusals[0].headers["x-should-retry"] == "false"
-    needed, free = (int(figure.replace(",", "")) for figure in byte_figures(error["message"]))
+    needed, free = (int(figure.replace(",", "")) for figure in byte_figures(error["message"])[:2])
     assert needed > memory(narrow)["ledger"]["limit"] > free > 0
     assert models(narrow)["huge"]["loads"] == 0
 

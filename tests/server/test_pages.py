@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import random
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,10 +28,13 @@ from sentence_transformers.util import maxsim as maxsim_of_library
 from scripts.random_page_model import NAME
 from tests.pages import QUERIES, as_picture, pages
 from tests.pictures import encodings, hostile
+from tests.readme import README
 from tests.server.conftest import ROOT, Server, Shared
 
 FP32 = 1e-5
 RELATIVE = 1e-4
+PIPED = re.compile(r"^python3 -c '([^']*)' ([^|\n]*) \|\ncurl -s http://127.0.0.1:7997(\S+) .* -d @-$", re.MULTILINE)
+"""Of the README: a program that prints a body, its arguments, and where the body goes."""
 MOST_GROWTH_BYTES = 100 * 2**20
 FAMILIES = {"colpali": "ColPali", "colqwen2": "ColQwen2"}
 
@@ -210,6 +215,20 @@ def test_hostile_pictures_cost_a_moment_and_no_memory(case: Case) -> None:
         [rows] = case.embed(model, [good[index % 6]])
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-3)
     assert process.memory_info().rss - before < MOST_GROWTH_BYTES
+
+
+def test_the_readmes_examples_of_pages_work_as_they_stand(case: Case) -> None:
+    """Their program is run, and what it prints is sent as the `curl` behind it sends it."""
+    answers = {}
+    for program, arguments, path in PIPED.findall(README):
+        command = [sys.executable, "-c", program, *shlex.split(arguments)]
+        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        answer = case.server.client.post(path, content=printed, headers={"content-type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        answers[path] = answer.json()
+    assert answers.keys() == {"/v1/similarity_map", "/v1/embeddings"}
+    assert f"`{answers['/v1/embeddings']['data'][0]['shape']}` here" in README
+    assert len(answers["/v1/similarity_map"]["shape"]) == 3
 
 
 def test_the_example_ranks_pages_and_draws_where(case: Case, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from .embedders import ENCODERS, save_embedder
 CLAIMED_TOKENS = 512
 POSITIONS = 64
 POISON = "<poison>"
+NAN_WORD = "statement"
 
 
 def save_broken_forward(folder: Path) -> None:
@@ -49,6 +50,16 @@ def save_nan_weights(folder: Path) -> None:
     save_file(weights, path, metadata={"format": "pt"})
 
 
+def save_nan_word(folder: Path) -> None:
+    """Write a BERT embedder whose vectors are NaN for texts with `NAN_WORD`, and for no others."""
+    save_embedder(ENCODERS["bert-embedder"], folder)
+    tokenizer = ENCODERS["bert-embedder"].vocabulary()
+    path = folder / "model.safetensors"
+    weights = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    weights["embeddings.word_embeddings.weight"][tokenizer.convert_tokens_to_ids(NAN_WORD)] = torch.nan
+    save_file(weights, path, metadata={"format": "pt"})
+
+
 def _set_key(path: Path, key: str, value: int) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, key: value}, indent=1), encoding="utf-8")
@@ -58,4 +69,5 @@ BAD_NEIGHBOURS = {
     "broken-forward": save_broken_forward,
     "poisoned-vocabulary": save_poisoned_vocabulary,
     "nan-weights": save_nan_weights,
+    "nan-word": save_nan_word,
 }

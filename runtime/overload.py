@@ -104,20 +104,20 @@ class Overload:
         if ahead.ms > 0.0 and work_ms / ahead.lanes > left_ms:
             raise DeadlineExceeded(NOT_IN_TIME.format(work_ms / ahead.lanes))
         most_ms = max(left_ms * SHARE_OF_DEADLINE - own_ms(worker, job.lane, tokens, small), 0.0)
-        return most_ms if job.lane is Lane.BULK else self._under_pressure_ms(worker, ahead, most_ms, work_ms)
+        return most_ms if job.lane is Lane.BULK else self._under_pressure_ms(worker, job, ahead, most_ms, work_ms)
 
-    def _under_pressure_ms(self, worker: Worker, ahead: Ahead, most_ms: float, work_ms: float) -> float:
+    def _under_pressure_ms(self, worker: Worker, job: Job, ahead: Ahead, most_ms: float, work_ms: float) -> float:
         """`most_ms`, less while far more comes than can be done; the job, of `work_ms`, is counted.
 
         What runs doesn't count: a batch that is longer than a job may wait would keep the door shut for ever. Jobs with
         a deadline may stand beside as much work again as waits without one, or that would keep them out.
         """
-        now_s = self._clock.now_s()
-        if self._pressure.is_high(now_s):
+        now_s, caller = self._clock.now_s(), (job.model, job.tenant)
+        if self._pressure.is_of(caller, now_s):
             fixed_ms, beside_ms = BATCHES_OF_FIXED_MS * worker.cost.fixed_ms, 2.0 * ahead.patient_ms
             standing_ms = max(SHARE_UNDER_PRESSURE * most_ms, fixed_ms, beside_ms)
             most_ms = min(most_ms, standing_ms + ahead.running_ms)
-        self._pressure.note(ahead.ms > most_ms, work_ms / ahead.lanes, now_s)
+        self._pressure.note(caller, ahead.ms > most_ms, work_ms / ahead.lanes, now_s)
         return most_ms
 
     def check_sizes(self, worker: Worker, prepared: Sequence[Prepared]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.devices.base import Concurrency
 from runtime.errors import CotenantError, DeadlineExceeded, QueueFull
-from runtime.pressure import WINDOW_S, Pressure
+from runtime.pressure import WINDOW_S, Caller, Pressure
 from tests.virtual import Stage, job, play, spec
 
 TWO_LANES = Concurrency(lanes=2, flights=1)
@@ -192,12 +192,20 @@ def test_a_batch_longer_than_anybody_may_wait_does_not_keep_the_door_shut() -> N
     assert [each.error for each in outcomes] == [None] * 20
 
 
+CALLER = ("a", "team")
+
+
 def note_all(
-    pressure: Pressure, refused: list[bool], from_s: float, to_s: float, work_ms: float = 3 * WINDOW_S * 1000
+    pressure: Pressure,
+    refused: list[bool],
+    from_s: float,
+    to_s: float,
+    work_ms: float = 3 * WINDOW_S * 1000,
+    caller: Caller = CALLER,
 ) -> None:
     """Jobs that come evenly from one moment to another, of so much work together."""
     for index, one in enumerate(refused):
-        pressure.note(one, work_ms / len(refused), from_s + index * (to_s - from_s) / len(refused))
+        pressure.note(caller, one, work_ms / len(refused), from_s + index * (to_s - from_s) / len(refused))
 
 
 @pytest.mark.parametrize(
@@ -207,24 +215,41 @@ def note_all(
 def test_most_of_what_came_must_have_been_refused_and_it_must_have_been_enough(refused: list[bool], high: bool) -> None:
     pressure = Pressure()
     note_all(pressure, refused, 10.0, 10.9)
-    assert not pressure.is_high(10.95)
-    assert pressure.is_high(11.1) == high
+    assert not pressure.is_of(CALLER, 10.95)
+    assert pressure.is_of(CALLER, 11.1) == high
 
 
 @pytest.mark.parametrize(("work_ms", "high"), [(1_900.0, False), (2_100.0, True)])
 def test_more_than_twice_what_can_be_done_must_have_come(work_ms: float, high: bool) -> None:
     pressure = Pressure()
     note_all(pressure, [True] * 10, 10.0, 10.9, work_ms)
-    assert pressure.is_high(11.1) == high
+    assert pressure.is_of(CALLER, 11.1) == high
 
 
 def test_a_window_lasts_a_second_and_a_quiet_one_ends_the_pressure() -> None:
     pressure = Pressure()
     note_all(pressure, [True] * 10, 10.0, 10.9)
-    assert [pressure.is_high(now_s) for now_s in (11.0, 11.9, 12.1)] == [True, True, False]
+    assert [pressure.is_of(CALLER, now_s) for now_s in (11.0, 11.9, 12.1)] == [True, True, False]
 
 
 def test_after_a_pause_what_was_before_it_says_nothing() -> None:
     pressure = Pressure()
     note_all(pressure, [True] * 10, 10.0, 10.9)
-    assert not pressure.is_high(13.0)
+    assert not pressure.is_of(CALLER, 13.0)
+
+
+def test_who_asks_for_no_more_than_an_equal_share_does_not_pay_for_who_floods() -> None:
+    pressure = Pressure()
+    little, other = ("a", "little"), ("b", "team")
+    note_all(pressure, [True] * 10, 10.0, 10.9)
+    for caller in (little, other):
+        note_all(pressure, [False] * 30, 10.9, 10.95, work_ms=300.0, caller=caller)
+    assert [pressure.is_of(caller, 11.1) for caller in (CALLER, little, other)] == [True, False, False]
+
+
+def test_many_who_each_ask_for_a_little_too_much_press_together() -> None:
+    pressure = Pressure()
+    callers = [(f"model-{number}", "team") for number in range(30)]
+    for caller in callers:
+        note_all(pressure, [True], 10.0, 10.9, work_ms=100.0, caller=caller)
+    assert all(pressure.is_of(caller, 11.1) for caller in callers)

@@ -38,6 +38,15 @@ def test_who_asks_for_little_does_not_feel_that_another_model_is_flooded() -> No
         assert asked.delay_ms(0.95) < limit_ms
 
 
+def test_a_flood_with_deadlines_closes_no_other_model_s_door() -> None:
+    streams = [stream.model_dump() | {"deadline_ms": 1_000} for stream in scenario("flood").traffic]
+    figures = simulate(scenario("flood", traffic=streams, duration_s=20))
+    assert figures.of("flooded", Lane.ONLINE).outcomes["queue_full"] > 100
+    assert not figures.of("impatient", Lane.ONLINE).outcomes
+    neighbour = figures.of("neighbour", Lane.ONLINE)
+    assert sum(neighbour.outcomes.values()) <= 0.1 * len(neighbour.delays_ms)
+
+
 @pytest.mark.parametrize("lane", Lane)
 def test_a_model_s_full_queue_closes_no_other_model_s_door(lane: Lane) -> None:
     streams = [stream.model_dump() | {"lane": lane, "deadline_ms": None} for stream in scenario("flood").traffic]

@@ -217,4 +217,4 @@ def states(server: Server) -> dict[str, str]:
 
 
 def without_figures(message: str) -> str:
-    return re.sub(r"[\d,]+ bytes", "bytes", message)
+    return re.sub(r"[\d,]+(?= bytes| of the)", "…", message)

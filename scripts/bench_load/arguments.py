@@ -39,7 +39,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--workload",
         action="append",
         choices=[*WORKLOADS, BARE],
-        help="repeatable; default: all but overload that the other arguments allow. mixed brings index and paced along",
+        help="repeatable; default: what the other arguments allow, without overload and flood. mixed brings index and"
+        " paced along",
     )
     parser.add_argument("--model-folder", type=Path, help=f"the model's weights, for the workload `{BARE}`")
     parser.add_argument("--encoding", choices=["float", "base64"], default="float", help="encoding_format")
@@ -51,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.workload and BARE in options.workload and options.model_folder is None:
         parser.error(f"--workload {BARE} needs --model-folder")
     if RERANKS & set(options.workload or ()) and not options.rerank_model:
-        parser.error("the workloads rerank* need --rerank-model")
+        parser.error("the workloads rerank* and flood need --rerank-model")
     if options.rounds < 1 or options.seconds <= 0 or options.warmup_seconds < 0:
         parser.error("--rounds and --seconds must be positive, --warmup-seconds not negative")
     return options
@@ -63,7 +64,9 @@ def _add_server(parser: argparse.ArgumentParser, prefix: str, *, name: str, url:
     group.add_argument(f"--{prefix}model", default=model, metavar="NAME", help="its name in requests")
     group.add_argument(f"--{prefix}name", default=name, help="its name in the table (default: %(default)s)")
     group.add_argument(f"--{prefix}path", default="/v1/embeddings", help="/v1/embeddings (default) or /embeddings")
-    group.add_argument(f"--{prefix}rerank-model", default="", metavar="NAME", help="for the workloads rerank*")
+    group.add_argument(
+        f"--{prefix}rerank-model", default="", metavar="NAME", help="for the workloads rerank* and flood"
+    )
     group.add_argument(f"--{prefix}rerank-path", default="/rerank", help="/rerank (default) or /v1/rerank")
     group.add_argument(
         f"--{prefix}field",

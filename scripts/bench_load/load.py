@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from scripts.bench_load.connection import ConnectionPool
@@ -62,6 +62,13 @@ class Load:
     def __post_init__(self) -> None:
         self.pool = ConnectionPool(self.target.host, self.target.port)
         self.check = AnswerCheck(self.dimensions)
+
+    def phase(self, seconds: float) -> "Load":
+        """The same server, on the same connections, for `seconds` from now."""
+        begin_s = time.perf_counter()
+        phase = replace(self, span=Span(begin_s, begin_s + seconds))
+        phase.pool = self.pool
+        return phase
 
     async def closed_loop(self, requests: Iterator[PreparedRequest], in_flight: int) -> list[Exchange]:
         """`in_flight` clients, each sending its next request when it has the answer to its last."""

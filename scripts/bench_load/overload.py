@@ -5,13 +5,12 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 
 from scripts.bench_load.case import Case, Figures
 from scripts.bench_load.corpus import SEED
 from scripts.bench_load.figures import latency_ms, quantile, rate_per_s, within
-from scripts.bench_load.load import Exchange, Load, Span
+from scripts.bench_load.load import Exchange, Load
 from scripts.bench_load.target import PreparedRequest
 
 TEXTS_A_REQUEST = 8
@@ -27,11 +26,11 @@ async def overload(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
     """Idle latency, then capacity, then the overload, then one client alone. Refusals are figures and not faults."""
     requests = cycle(list(_requests(case)))
     seconds = case.pace.seconds / PHASE_SHARE
-    idle = await _phase(load, seconds).closed_loop(requests, 1)
-    at_capacity = _phase(load, seconds)
+    idle = await load.phase(seconds).closed_loop(requests, 1)
+    at_capacity = load.phase(seconds)
     busy = await at_capacity.closed_loop(requests, IN_FLIGHT_AT_CAPACITY)
     capacity_per_s = rate_per_s(busy, at_capacity.span) / TEXTS_A_REQUEST
-    flooded = _phase(load, case.pace.seconds)
+    flooded = load.phase(case.pace.seconds)
     due_s = _arrivals_s(case.round, TIMES_CAPACITY * capacity_per_s, flooded.span.end_s)
     async with asyncio.TaskGroup() as clients:
         flood = clients.create_task(flooded.open_loop(requests, due_s))
@@ -55,7 +54,7 @@ async def overload(case: Case, load: Load) -> tuple[Figures, list[Exchange]]:
 
 async def _afterwards(load: Load, requests: Iterator[PreparedRequest], begin_s: float) -> list[Exchange]:
     await asyncio.sleep(begin_s - time.perf_counter())
-    return await _phase(load, RECOVERY_S).closed_loop(requests, 1)
+    return await load.phase(RECOVERY_S).closed_loop(requests, 1)
 
 
 def _recovered_ms(exchanges: list[Exchange], since_s: float, most_ms: float) -> float:
@@ -80,14 +79,6 @@ def _refusals(exchanges: list[Exchange]) -> Figures:
         "without_retry_after": sum(each.retry_after_s is None for each in refused),
         "expired": sum(each.status == 504 for each in exchanges),
     }
-
-
-def _phase(load: Load, seconds: float) -> Load:
-    """The same server, on the same connections, for `seconds` from now."""
-    begin_s = time.perf_counter()
-    phase = replace(load, span=Span(begin_s, begin_s + seconds))
-    phase.pool = load.pool
-    return phase
 
 
 def _requests(case: Case) -> Iterator[PreparedRequest]:

@@ -50,7 +50,10 @@ class Target:
         return urlsplit(self.url).port or 80
 
     def query(self, text: str) -> PreparedRequest:
-        return self._prepare([text], bulk=False)
+        return self.online([text])
+
+    def online(self, texts: Sequence[str]) -> PreparedRequest:
+        return self._prepare(texts, bulk=False)
 
     def indexing(self, texts: Sequence[str]) -> PreparedRequest:
         return self._prepare(texts, bulk=self.bulk_lane)

@@ -9,6 +9,7 @@ from itertools import count, cycle
 from scripts.bench_load.case import Case, Figures, Run
 from scripts.bench_load.corpus import SEED
 from scripts.bench_load.figures import Measurement, latency_ms, rate_per_s, within
+from scripts.bench_load.flood import flood
 from scripts.bench_load.load import Exchange, Load, Span
 from scripts.bench_load.overload import overload
 from scripts.bench_load.processor import CoreWatch
@@ -182,8 +183,9 @@ WORKLOADS: dict[str, Run] = {
     "rerank": _rerank,
     "rerank-mixed": _rerank_mixed,
     "overload": overload,
+    "flood": flood,
 }
-RERANKS = frozenset({"rerank", "rerank-mixed"})
+RERANKS = frozenset({"rerank", "rerank-mixed", "flood"})
 """Workloads that need a reranker on every server."""
-ON_REQUEST = frozenset({"overload"})
+ON_REQUEST = frozenset({"overload", "flood"})
 """Workloads that run only where they are asked for: a server that refuses nothing needs minutes to recover."""

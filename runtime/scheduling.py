@@ -201,9 +201,9 @@ class FairShare:
         return self.priorities.get(queue.model, 0), queue.due_s - needed_ms / 1000.0
 
     def _fairest(self, queues: Sequence[Waiting]) -> Waiting:
-        """Of one lane's queues that whose model has had least."""
+        """Of one lane's queues that whose model has had least; of a model's small and large ones what is due first."""
         turns = self._turns[queues[0].lane]
-        return min(queues, key=lambda queue: turns.stand(queue.model))
+        return min(queues, key=lambda queue: (turns.stand(queue.model), queue.due_s))
 
     def _bulk_is_starved(self) -> bool:
         total = sum(self._contended_ms.values())

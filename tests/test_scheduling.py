@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import math
@@ -155,6 +156,15 @@ def test_a_lower_priority_number_is_not_overtaken_by_who_has_had_less() -> None:
     policy = FairShare(priorities={"flooded": -1})
     policy.charge("flooded", Lane.ONLINE, 1_000.0, contended=False)
     assert chosen(policy, late(**LATE)) == "flooded"
+
+
+def test_of_a_late_model_s_small_and_large_inputs_the_older_ones_go_first() -> None:
+    small, large = (dataclasses.replace(waiting("a", due_s=due_s), small=due_s < -1.0) for due_s in (-2.0, -1.0))
+    older = dataclasses.replace(large, due_s=-3.0)
+    for queues, expected in (([small, large], small), ([small, older], older), ([older, small], older)):
+        choice = FairShare().choose(queues, now_s=0.0)
+        assert choice is not None
+        assert choice.small == expected.small
 
 
 @pytest.mark.parametrize("lanes", [1, 2])

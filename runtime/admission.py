@@ -19,15 +19,9 @@ from runtime.ledger import Books, Ledger, Resident
 from runtime.metering import Metering
 from runtime.work import Lane
 
-DEFAULT_SHARE_OF_MEMORY = 0.90
 DEVICE_FULL_RETRY_S = 5.0
 """Nobody knows when another process will free its memory."""
 NOBODY: Mapping[str, str] = MappingProxyType({})
-
-
-def memory_limit_bytes(budget_bytes: int | None, memory: Memory) -> int:
-    """Most bytes that may be booked on a device: what the registry says, or else 90 % of its memory."""
-    return budget_bytes or int(memory.total_bytes * DEFAULT_SHARE_OF_MEMORY)
 
 
 class Admission:

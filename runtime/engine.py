@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from runtime.administration import Administration
-from runtime.admission import Admission, memory_limit_bytes
+from runtime.admission import Admission
 from runtime.backend import Backend, TorchBackend
 from runtime.delivery import BatchWatcher, Delivery
 from runtime.departure import Neighbours
@@ -22,13 +22,14 @@ from runtime.errors import ConfigurationError, CotenantError, Draining, ModelLoa
 from runtime.gauges import gauges
 from runtime.loader import Loader
 from runtime.machinery import Lanes, Machinery
+from runtime.memory_limit import memory_limit_bytes
 from runtime.metering import Metering
-from runtime.models.base import Model, Vocabulary
+from runtime.models.base import Vocabulary
 from runtime.overload import Overload, tokens_of
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.residency import Residency
 from runtime.router import Router
-from runtime.ticket import Ticket
+from runtime.ticket import Ticket, finished
 from runtime.work import MAXSIM_ID, Job, Lane, Result, Task
 from runtime.worker import ModelStatus, Worker, builtin
 
@@ -69,8 +70,8 @@ class Engine:
         self._executor: Lanes | None = None
         self._residency: Residency | None = None
         self._open: set[Ticket] = set()
-        self._preparing_us: Counter[str] = Counter()
-        """Predicted device time, by model, of what is tokenized and will queue in a moment; whole: ends at zero."""
+        self._preparing_us: Counter[tuple[str, Lane, str]] = Counter()
+        """Predicted device time, by line, of what is tokenized and will queue in a moment; whole: ends at zero."""
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
         self.metering.watch(lambda: gauges(self._workers, self.admission, self.device))
@@ -223,7 +224,7 @@ class Engine:
         small = job.lane is Lane.ONLINE and concurrency.is_small(job.inputs)
         ahead = self._executor.ahead(worker, job, tokens, small)
         if not small:
-            ahead = ahead.behind(self._preparing_us[job.model] / 1000.0 / concurrency.lanes)
+            ahead = ahead.behind(self._preparing_us[job.line] / 1000.0 / concurrency.lanes)
         self._overload.check(worker, job, tokens, ahead, small, self.admission)
         return job
 
@@ -232,11 +233,11 @@ class Engine:
         job = ticket.job
         model = worker.ready_model(job.task)
         estimate_us = round(tokens_of(worker, job) * worker.cost.ms_per_token * 1000.0)
-        self._preparing_us[job.model] += estimate_us
+        self._preparing_us[job.line] += estimate_us
         try:
             prepared = await self._preparation.prepare(model, job)
         finally:
-            self._preparing_us[job.model] -= estimate_us
+            self._preparing_us[job.line] -= estimate_us
         self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))
@@ -290,11 +291,3 @@ class Engine:
 
     def _note_loaded(self, worker: Worker) -> None:
         self._policy.predict_ms[worker.spec.id] = worker.cost
-
-
-def finished(ticket: Ticket, model: Model | None) -> Result:
-    """The Job's Result with what its model knows of the rows. Raises UnsupportedCapability for rows without layout."""
-    if model is None:
-        return ticket.result()
-    layouts = [model.layout_of(entry.prepared) for entry in ticket.entries] if ticket.job.wants_layouts else []
-    return ticket.result(model.facts.head, layouts)

@@ -7,10 +7,11 @@ headers, workspace from the family's prior. Nothing is loaded; a source on the h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from runtime.admission import Admission, memory_limit_bytes
+from runtime.admission import Admission
 from runtime.backend import Backend
 from runtime.chunk_limit import slow_unit
 from runtime.devices.base import Device, Memory
@@ -18,6 +19,7 @@ from runtime.errors import DoesNotFit, NoRoomNow, PinnedOut, SourceNotFound, Uns
 from runtime.eviction import Candidate
 from runtime.footprint import Footprint
 from runtime.loader import wanted_tokens
+from runtime.memory_limit import memory_limit_bytes
 from runtime.metering import Metering
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.work import MAXSIM_ID, Task
@@ -128,7 +130,8 @@ def plan(config: RuntimeConfig, backend: Backend, device: Device) -> Plan:
         except (SourceNotFound, UnsupportedModel) as error:
             fates[spec.id] = _fate(spec, Footprint(), "no_files", error.message)
     built_in = builtin(MAXSIM_ID, Task.MAXSIM).spec
-    planner.start(built_in, backend.predict(built_in, device, wanted_tokens(built_in, device)))
+    with suppress(NoRoomNow, DoesNotFit):  # beside what the process itself holds; then nothing else fits either
+        planner.start(built_in, backend.predict(built_in, device, wanted_tokens(built_in, device)))
     known = [spec for spec in config.models if spec.id in footprints]
     for spec in known:
         if spec.resident == "always":

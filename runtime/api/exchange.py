@@ -42,6 +42,7 @@ class Exchange:
         "_receive",
         "_send",
         "addressed",
+        "answered",
         "body",
         "caller",
         "disconnected",
@@ -66,6 +67,8 @@ class Exchange:
         self.caller: Caller | None = None
         """Whose key the request has, once the app has looked; None: nobody's."""
         self.request_id = request_id(self.headers.get(b"x-request-id", b""))
+        self.answered: float | None = None
+        """When the answer was sent, where then the rest of the body is waited for."""
         self.status: int | None = None
         """The status once it is on the wire."""
         self.disconnected = False
@@ -115,6 +118,7 @@ class Exchange:
                 message["headers"].append((b"connection", b"close"))
         elif not self._body_ended and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
+            self.answered = time.perf_counter()
             await self._linger()
             message = {"type": "http.response.body"}
             if not self._body_ended:

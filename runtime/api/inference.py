@@ -211,5 +211,5 @@ def _milliseconds(written: bytes, header: bytes) -> float:
 
 
 def elapsed_ms(exchange: Exchange) -> float:
-    """Milliseconds since the request's head was read."""
-    return (time.perf_counter() - exchange.started) * 1000
+    """Milliseconds from the request's head to its answer, or until now."""
+    return ((exchange.answered or time.perf_counter()) - exchange.started) * 1000

@@ -70,6 +70,8 @@ def read_keys(settings: ServerSettings) -> list[Key]:
 def entries_of_settings(settings: ServerSettings) -> Iterator[KeyEntry]:
     """The keys of `server.api_key` and `server.api_keys`. Raises ConfigurationError."""
     if settings.api_key is not None:
+        if not settings.api_key.get_secret_value().strip():
+            raise ConfigurationError("server.api_key (COTENANT_API_KEY) is blank: nobody could send it")
         yield KeyEntry(name=ONLY_NAME, key=settings.api_key, admin=True)
     if settings.api_keys is not None:
         for pair in settings.api_keys.get_secret_value().split(","):
@@ -85,7 +87,7 @@ def entries_of_file(path: str | None) -> tuple[KeyEntry, ...]:
     if path is None:
         return ()
     try:
-        return KeyFile.model_validate(read_tree(Path(path), "keys")).keys
+        return KeyFile.model_validate(read_tree(Path(path).absolute(), "keys")).keys
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

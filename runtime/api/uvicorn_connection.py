@@ -34,6 +34,13 @@ class UvicornConnection(HttpToolsProtocol):
         else:
             idle.cancel()
 
+    def on_response_complete(self) -> None:
+        """Uvicorn's. Where the answer is out and the request's body is not in, nothing more of that is waited for."""
+        is_unfinished = self.cycle.more_body and not self.pipeline
+        super().on_response_complete()
+        if is_unfinished:
+            self.transport.close()
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what can't be read, and close."""
         answer = unreadable(HTTPStatus.BAD_REQUEST)

@@ -112,6 +112,11 @@ def test_the_readmes_example_makes_a_file_of_keys(tmp_path: Path) -> None:
     assert [key.entry.name for key in read_keys(settings(keys_file=str(path)))] == ["indexer", "second"]
 
 
+def test_a_blank_key_is_refused_since_nobody_could_send_it() -> None:
+    with pytest.raises(ConfigurationError, match="COTENANT_API_KEY"):
+        read_keys(settings(api_key=" "))
+
+
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(ConfigurationError, match="can't be read: No such file"):
         read_keys(settings(keys_file="/no/such/file"))

@@ -22,6 +22,7 @@ LONG_S = 600.0
 """Never reached."""
 SHORT_S = 0.1
 GAP_S = 0.15
+LINGER_S = 0.5
 STALL_S = 1.0
 """Less than all bytes of BODY take at that gap, much more than one does."""
 
@@ -165,3 +166,17 @@ def test_a_client_that_goes_on_too_late_still_reads_its_answer(http: HttpServer,
         client.sendall(BODY[5:])
         assert parsed(start + until_closed(client))[0] == 408
         server.wait_until(lambda: descriptors(server) == 0)
+
+
+def test_a_request_s_time_ends_with_its_answer_and_not_with_what_is_thrown_away_after_it(
+    http: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "LINGER_S", LINGER_S)
+    with serving(http) as server, connect(server) as client:
+        begun_s = time.perf_counter()
+        client.sendall(head("/v1/embeddings", "content-type: text/plain") + BODY[:1])
+        until_closed(client)
+        took_s = time.perf_counter() - begun_s
+        server.wait_until(lambda: len(server.engine.metering.observations) == 1)
+    # As much as was lingered, give or take a clock's grain, is not in it.
+    assert took_s - server.engine.metering.observations[0].seconds > LINGER_S / 2

@@ -12,11 +12,12 @@ from runtime.clock import VirtualClock
 from runtime.devices.base import Concurrency
 from runtime.devices.simulated import Fault, SimulatedCost, SimulatedDevice
 from runtime.engine import Engine
+from runtime.errors import CotenantError
 from runtime.registry import ModelSpec, RuntimeConfig
 from runtime.simulation.backend import SimulatedBackend
 from runtime.simulation.event_loop import VirtualLoop
 from runtime.simulation.lanes import virtual_machinery
-from runtime.work import Job, Lane, Task
+from runtime.work import Job, Lane, Result, Task
 
 T = TypeVar("T")
 
@@ -80,3 +81,13 @@ def job(
     """Inputs of so many tokens."""
     inputs = [range(size) for size in sizes]
     return Job(id="job", model=model, task=Task.EMBED, inputs=inputs, lane=lane, deadline_s=deadline_s, tenant=tenant)
+
+
+async def outcome(stage: Stage, one: Job) -> tuple[Result | CotenantError, float]:
+    """What became of a job, and after how many milliseconds."""
+    begun_s = stage.now_s
+    try:
+        result: Result | CotenantError = await stage.engine.run(one)
+    except CotenantError as error:
+        result = error
+    return result, (stage.now_s - begun_s) * 1000

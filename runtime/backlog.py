@@ -7,10 +7,11 @@ the same beside one model as beside a hundred. Not thread-safe: the executor's l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from runtime.entry import Entry
+from runtime.scheduling import NOBODY, Crowd
 from runtime.work import Choice, Lane, Waiting
 from runtime.worker import Worker
 
@@ -26,6 +27,9 @@ class _Place:
     drain_ms: float = 0.0
     small_ms: float = 0.0
     patient_ms: float = 0.0
+    priority: int = 0
+    weight: float = 0.0
+    """0: it is in no crowd."""
     lines: list[Waiting] = field(default_factory=list)
 
 
@@ -39,6 +43,8 @@ class _Sums:
     drain_ms: float = 0.0
     small_ms: float = 0.0
     patient_ms: float = 0.0
+    crowds: dict[int, Crowd] = field(default_factory=dict)
+    """By priority number."""
 
     def count(self, place: _Place) -> None:
         """Put what waits there now in place of what was counted before."""
@@ -53,8 +59,21 @@ class _Sums:
         self.drain_ms = self.drain_ms + drain_ms - place.drain_ms if self.items else 0.0
         self.small_ms = self.small_ms + small_ms - place.small_ms if self.items else 0.0
         self.patient_ms = self.patient_ms + patient_ms - place.patient_ms if self.items else 0.0
+        if bool(items) != bool(place.weight):
+            self._crowd(place)
         place.items, place.tokens = items, tokens
         place.drain_ms, place.small_ms, place.patient_ms = drain_ms, small_ms, patient_ms
+
+    def _crowd(self, place: _Place) -> None:
+        """A place that was empty joins the crowd of its priority, or leaves it."""
+        spec, sign = place.worker.spec, -1 if place.weight else 1
+        if not place.weight:
+            place.priority, place.weight = spec.priority, spec.weight
+        models, weights = self.crowds.pop(place.priority, NOBODY)
+        if models + sign:
+            self.crowds[place.priority] = Crowd(models + sign, weights + sign * place.weight)
+        if sign < 0:
+            place.weight = 0.0
 
 
 class Backlog:
@@ -115,12 +134,21 @@ class Backlog:
 
     def before_ms(self, lane: Lane, worker: Worker, tenant: str, tokens: int) -> float:
         """Of that, what runs before so many more tokens of `tenant` have run."""
+        place = self._lanes[lane].places.get(worker.spec.id)
+        if place is None:
+            return 0.0
         before = worker.queue.tokens_before(lane, tenant, tokens)
-        return worker.cost.drain_ms(before, worker.batch_tokens) if before else 0.0
+        # Mostly there is one tenant, and all of it has been predicted.
+        return place.drain_ms if before == place.tokens else worker.cost.drain_ms(before, worker.batch_tokens)
 
-    def models(self, lane: Lane) -> list[str]:
-        """Those that something waits for in `lane`."""
-        return [model for model, place in self._lanes[lane].places.items() if place.items]
+    def others(self, lane: Lane, worker: Worker) -> Mapping[int, Crowd]:
+        """The other models that something waits for in `lane`, by their priority number."""
+        sums = self._lanes[lane]
+        place = sums.places.get(worker.spec.id)
+        if place is None or not place.weight:
+            return sums.crowds
+        models, weights = sums.crowds[place.priority]
+        return {**sums.crowds, place.priority: Crowd(models - 1, weights - place.weight)}
 
     def small_ms(self, lane: Lane) -> float:
         """Predicted device time of the small inputs that wait in `lane`, as parts of some batch."""

@@ -80,7 +80,8 @@ class BatchQueue:
 
     def tokens_before(self, lane: Lane, tenant: str, tokens: int) -> int:
         """Of the tokens that wait those that run before so many more of `tenant` have run."""
-        return sum(line.tokens_before(tenant, tokens) for line in self._lines[lane])
+        large_ones, small_ones = self._lines[lane]
+        return large_ones.tokens_before(tenant, tokens) + small_ones.tokens_before(tenant, tokens)
 
     def patient_tokens(self, lane: Lane) -> int:
         """Tokens that wait and have no deadline."""

@@ -19,7 +19,7 @@ from runtime.worker import Worker
 
 BUSY_WAIT_S = 0.003
 """Longest that a small batch waits for company beside another one."""
-LITTLE_MS = 10.0
+LITTLE_MS = 25.0
 """Less than this of other models' work is not worth the question how much of it would come first."""
 LEAST_SHARE_TOKENS = 128
 """Work is not split among idle lanes below this: a batch's fixed cost would be paid twice for nothing."""
@@ -97,8 +97,8 @@ class Dispatch:
         before_ms = self._backlog.before_ms(job.lane, worker, job.tenant, tokens)
         others_ms = self._backlog.drain_ms(job.lane) - self._backlog.own_ms(job.lane, worker)
         if others_ms > LITTLE_MS:
-            own_ms, models = before_ms + tokens * worker.cost.ms_per_token, self._backlog.models(job.lane)
-            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, job.lane, own_ms, models, now_s))
+            own_ms, others = before_ms + tokens * worker.cost.ms_per_token, self._backlog.others(job.lane, worker)
+            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, job.lane, own_ms, others, now_s))
         return before_ms + others_ms
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:

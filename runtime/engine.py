@@ -171,11 +171,11 @@ class Engine:
         arrived_s = self._machinery.clock.now_s()
         try:
             await self._until_loaded(worker, job)
-            job = self._let_in(worker, job)
+            job, tokens = self._let_in(worker, job)
             ticket = Ticket(job, worker.spec.slo_ms / 1000.0, self._machinery.clock, arrived_s)
             self._enter(worker, ticket)
             try:
-                await self._overload.in_time(job.deadline_s, self._answered(worker, ticket))
+                await self._overload.in_time(job.deadline_s, self._answered(worker, ticket, tokens))
             finally:
                 self._leave(worker, ticket)
         except CotenantError as error:
@@ -213,8 +213,8 @@ class Engine:
         if self.draining or (self.retiring and job.lane is Lane.BULK):
             raise Draining("the server is shutting down")
 
-    def _let_in(self, worker: Worker, job: Job) -> Job:
-        """`job` in the lane in which it will run."""
+    def _let_in(self, worker: Worker, job: Job) -> tuple[Job, int]:
+        """`job` in the lane in which it will run, and about how many tokens it has."""
         self._check_takes(job)
         tokens = tokens_of(worker, job)
         if self._executor is None or self.admission is None or self.device is None:
@@ -223,21 +223,22 @@ class Engine:
         job = self._overload.in_its_lane(job, work_ms / concurrency.lanes)
         small = job.lane is Lane.ONLINE and concurrency.is_small(job.inputs)
         ahead = self._executor.ahead(worker, job, tokens, small)
-        if not small:
+        if self._preparing_us and not small:
             ahead = ahead.behind(self._preparing_us[job.line] / 1000.0 / concurrency.lanes)
         self._overload.check(worker, job, tokens, ahead, small, self.admission)
-        return job
+        return job, tokens
 
-    async def _answered(self, worker: Worker, ticket: Ticket) -> None:
-        """Prepare and queue a Job, then wait for its rows."""
+    async def _answered(self, worker: Worker, ticket: Ticket, tokens: int) -> None:
+        """Prepare and queue a Job of about so many tokens, then wait for its rows."""
         job = ticket.job
-        model = worker.ready_model(job.task)
-        estimate_us = round(tokens_of(worker, job) * worker.cost.ms_per_token * 1000.0)
-        self._preparing_us[job.line] += estimate_us
+        line, estimate_us = job.line, round(tokens * worker.cost.ms_per_token * 1000.0)
+        self._preparing_us[line] += estimate_us
         try:
-            prepared = await self._preparation.prepare(model, job)
+            prepared = await self._preparation.prepare(worker.ready_model(job.task), job)
         finally:
-            self._preparing_us[job.line] -= estimate_us
+            self._preparing_us[line] -= estimate_us
+            if not self._preparing_us[line]:
+                del self._preparing_us[line]
         self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))

@@ -10,9 +10,9 @@ fair turns. A minimum share keeps it alive under endless online work.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from runtime.chunk_limit import ChunkLimit
 from runtime.devices.base import Concurrency
@@ -78,6 +78,17 @@ FREE = CostLine(fixed_ms=0.0, ms_per_token=0.0)
 """Stands for a line that isn't known yet."""
 
 
+class Crowd(NamedTuple):
+    """Models that wait in one lane."""
+
+    models: int
+    weights: float
+    """Of all of them."""
+
+
+NOBODY = Crowd(0, 0.0)
+
+
 class Policy(Protocol):
     """Chooses among queues; told afterwards what its choice cost. All calls come under the executor's lock."""
 
@@ -99,10 +110,10 @@ class Policy(Protocol):
     def replied(self, model: str, delay_ms: float) -> None:
         """The first input of an online Job was answered `delay_ms` after it was queued."""
 
-    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, others: Mapping[int, Crowd], now_s: float) -> float:
         """The most device time that other models that wait in `lane` get until `own_ms` of this one's work are done.
 
-        `waiting`: all models with work there. Infinite: all that they have.
+        `others`: these models by their priority number. Infinite: all that they have.
         """
 
 
@@ -163,17 +174,17 @@ class FairShare:
         """See Policy.replied."""
         self.chunks.replied(model, delay_ms)
 
-    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, others: Mapping[int, Crowd], now_s: float) -> float:
         """See Policy.beside_ms. Their shares of that time by weight, and a batch of each, which may come first."""
-        others = [other for other in waiting if other != model]
-        if lane is Lane.ONLINE:
-            mine = self.priorities.get(model, 0)
-            if any(self.priorities.get(other, 0) < mine for other in others):
-                return math.inf
-            others = [other for other in others if self.priorities.get(other, 0) == mine]
-        weight = sum(self.weights.get(other, 1.0) for other in others) / self.weights.get(model, 1.0)
-        batch_ms = (self.chunks.bulk_ms if lane is Lane.BULK else self.chunks.online_ms)(now_s)
-        return own_ms * weight + batch_ms * len(others)
+        weight = self.weights.get(model, 1.0)
+        if lane is Lane.BULK:
+            models, weights = (sum(each) for each in zip(*others.values(), strict=True)) if others else (0, 0.0)
+            return own_ms * weights / weight + self.chunks.bulk_ms(now_s) * models
+        mine = self.priorities.get(model, 0)
+        if min(others, default=mine) < mine:
+            return math.inf
+        models, weights = others.get(mine, NOBODY)
+        return own_ms * weights / weight + self.chunks.online_ms(now_s) * models
 
     def _next_online(self, online: Sequence[Waiting], now_s: float) -> Waiting | None:
         """Of the lowest priority number the queue with the least slack; in fair turns once that one is late.

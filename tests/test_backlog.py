@@ -38,7 +38,10 @@ class BacklogBesideItsQueues(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.backlog = Backlog()
-        self.workers = {name: Worker(ModelSpec(id=name)) for name in MODELS}
+        self.workers = {
+            name: Worker(ModelSpec(id=name, weight=weight, priority=weight // 3))
+            for weight, name in enumerate(MODELS, start=1)
+        }
         for slope, worker in enumerate(self.workers.values()):
             worker.queue = BatchQueue(SMALL_TOKENS)
             worker.cost = CostLine(fixed_ms=1.0, ms_per_token=0.1 + 0.1 * slope)
@@ -82,10 +85,22 @@ class BacklogBesideItsQueues(RuleBasedStateMachine):
             small_ms = [each.cost.ms_per_token * each.queue.tokens(lane, True) for each in self.workers.values()]
             assert self.backlog.drain_ms(lane) == pytest.approx(sum(drain_ms), abs=1e-9)
             assert self.backlog.small_ms(lane) == pytest.approx(sum(small_ms), abs=1e-9)
+            self.its_crowds_are_those_who_wait(lane)
         items = {lane: sum(each.queue.items(lane) for each in self.workers.values()) for lane in Lane}
         assert self.backlog.is_empty == (not any(items.values()))
         assert self.backlog.is_contended == all(items.values())
         assert self.backlog.tokens == sum(each.queue.tokens(lane) for each in self.workers.values() for lane in Lane)
+
+    def its_crowds_are_those_who_wait(self, lane: Lane) -> None:
+        for name, worker in self.workers.items():
+            expected: dict[int, list[float]] = {}
+            for other in self.workers.values():
+                if other.queue.items(lane) and other.spec.id != name:
+                    expected.setdefault(other.spec.priority, []).append(other.spec.weight)
+            found = {priority: tuple(crowd) for priority, crowd in self.backlog.others(lane, worker).items()}
+            assert {priority: crowd for priority, crowd in found.items() if crowd[0]} == {
+                priority: (len(weights), sum(weights)) for priority, weights in expected.items()
+            }
 
     @rule()
     def look(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.scheduling import REWEIGH_S, CostLine, FairShare
+from runtime.scheduling import REWEIGH_S, CostLine, Crowd, FairShare
 from runtime.work import Choice, Lane, Waiting
 
 FOREVER = 10**9
@@ -175,13 +175,19 @@ def test_late_models_share_the_device_by_weight(lanes: int) -> None:
 
 
 def test_until_a_model_s_work_is_done_the_others_get_their_shares_and_a_batch_each() -> None:
-    policy = FairShare(weights={"a": 2.0, "b": 1.0, "c": 3.0}, priorities={"d": 1, "e": -1})
-    batch_ms = policy.chunks.online_ms(0.0)
-    beside = [policy.beside_ms("a", Lane.ONLINE, 100.0, names, 0.0) for names in ("a", "ab", "abc", "abcd", "abcde")]
-    both_ms = 100.0 * (1.0 + 3.0) / 2.0 + 2 * batch_ms
-    assert beside == [0.0, 50.0 + batch_ms, both_ms, both_ms, math.inf]
-    bulk_ms = policy.beside_ms("a", Lane.BULK, 100.0, "abe", 0.0)
-    assert bulk_ms == 100.0 * (1.0 + 1.0) / 2.0 + 2 * policy.chunks.bulk_ms(0.0)
+    policy = FairShare(weights={"a": 2.0}, priorities={"a": 0})
+    online_ms, bulk_ms = policy.chunks.online_ms(0.0), policy.chunks.bulk_ms(0.0)
+    equals, sooner, later = {0: Crowd(2, 4.0)}, {-1: Crowd(1, 1.0)}, {1: Crowd(3, 9.0)}
+    for others, expected_ms in (
+        ({}, 0.0),
+        (equals, 100.0 * 4.0 / 2.0 + 2 * online_ms),
+        (equals | later, 100.0 * 4.0 / 2.0 + 2 * online_ms),
+        (equals | sooner, math.inf),
+    ):
+        assert policy.beside_ms("a", Lane.ONLINE, 100.0, others, 0.0) == expected_ms
+    # Bulk work knows no priority.
+    assert policy.beside_ms("a", Lane.BULK, 100.0, equals | sooner, 0.0) == 100.0 * 5.0 / 2.0 + 3 * bulk_ms
+    assert policy.beside_ms("a", Lane.BULK, 100.0, {}, 0.0) == 0.0
 
 
 # -- bulk shares ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +11,7 @@ from runtime.devices.base import Concurrency
 from runtime.eviction import Claim, Replacement, Standing, by_value
 from runtime.fair_turns import FairTurns
 from runtime.registry import ModelSpec
-from runtime.scheduling import CostLine, FairShare, Policy
+from runtime.scheduling import CostLine, Crowd, FairShare, Policy
 from runtime.simulation.scenario import PolicyName, ReplacementName
 from runtime.work import Choice, Lane, Waiting
 
@@ -42,7 +42,7 @@ class FirstInFirstOut:
     def replied(self, model: str, delay_ms: float) -> None:
         """See Policy.replied."""
 
-    def beside_ms(self, model: str, lane: Lane, own_ms: float, waiting: Iterable[str], now_s: float) -> float:
+    def beside_ms(self, model: str, lane: Lane, own_ms: float, others: Mapping[int, Crowd], now_s: float) -> float:
         """See Policy.beside_ms: all that waits."""
         return math.inf
 

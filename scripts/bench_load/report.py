@@ -15,6 +15,8 @@ FIGURES = {
     "pairs_per_s": "pairs/s",
     "rerank_p50_ms": "rerank p50 ms",
     "rerank_p95_ms": "rerank p95 ms",
+    "alone_p50_ms": "rerank p50 ms before the flood",
+    "flood_texts_per_s": "texts/s of the flood",
     "p50_ms": "p50 ms",
     "p95_ms": "p95 ms",
     "p99_ms": "p99 ms",

@@ -41,8 +41,9 @@ class Line:
     def take(self, entry: Entry) -> None:
         """`entry`, which is its tenant's first, leaves for the device."""
         entry.taken = True
-        self._turns.take(entry.tenant)
-        self._turns.charge(entry.tenant, entry.prepared.tokens)
+        if len(self._entries) > 1:  # alone it takes nobody's turn
+            self._turns.take(entry.tenant)
+            self._turns.charge(entry.tenant, entry.prepared.tokens)
         self._count(entry, -1)
         self._leave(entry.tenant)
 
@@ -58,6 +59,8 @@ class Line:
 
         Each of the others gets as much as `tenant` until then, if it has as much.
         """
+        if not self.items:
+            return 0
         own = self._tokens.get(tenant, 0)
         if own == self.tokens:
             return own

@@ -127,19 +127,19 @@ class Backlog:
         """Predicted device time of all that waits in `lane`."""
         return self._lanes[lane].drain_ms
 
-    def own_ms(self, lane: Lane, worker: Worker) -> float:
-        """Predicted device time of what waits for one worker in `lane`."""
-        place = self._lanes[lane].places.get(worker.spec.id)
-        return 0.0 if place is None else place.drain_ms
+    def before_ms(self, lane: Lane, worker: Worker, tenant: str, tokens: int) -> tuple[float, float]:
+        """Predicted device time of what waits in `lane` and runs before so many more tokens of `tenant` have run.
 
-    def before_ms(self, lane: Lane, worker: Worker, tenant: str, tokens: int) -> float:
-        """Of that, what runs before so many more tokens of `tenant` have run."""
-        place = self._lanes[lane].places.get(worker.spec.id)
+        Of the worker's own work, and of all the other models'.
+        """
+        sums = self._lanes[lane]
+        place = sums.places.get(worker.spec.id)
         if place is None:
-            return 0.0
+            return 0.0, sums.drain_ms
         before = worker.queue.tokens_before(lane, tenant, tokens)
         # Mostly there is one tenant, and all of it has been predicted.
-        return place.drain_ms if before == place.tokens else worker.cost.drain_ms(before, worker.batch_tokens)
+        own_ms = place.drain_ms if before == place.tokens else worker.cost.drain_ms(before, worker.batch_tokens)
+        return own_ms, sums.drain_ms - place.drain_ms
 
     def others(self, lane: Lane, worker: Worker) -> Mapping[int, Crowd]:
         """The other models that something waits for in `lane`, by their priority number."""

@@ -94,12 +94,11 @@ class Dispatch:
 
     def _before_ms(self, worker: Worker, job: Job, tokens: int, now_s: float) -> float:
         """Of what waits in the job's lane that which other tenants and models have the right to first."""
-        before_ms = self._backlog.before_ms(job.lane, worker, job.tenant, tokens)
-        others_ms = self._backlog.drain_ms(job.lane) - self._backlog.own_ms(job.lane, worker)
+        own_ms, others_ms = self._backlog.before_ms(job.lane, worker, job.tenant, tokens)
         if others_ms > LITTLE_MS:
-            own_ms, others = before_ms + tokens * worker.cost.ms_per_token, self._backlog.others(job.lane, worker)
-            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, job.lane, own_ms, others, now_s))
-        return before_ms + others_ms
+            until_ms, others = own_ms + tokens * worker.cost.ms_per_token, self._backlog.others(job.lane, worker)
+            others_ms = min(others_ms, self._policy.beside_ms(worker.spec.id, job.lane, until_ms, others, now_s))
+        return own_ms + others_ms
 
     def form(self, spare: bool, now_s: float) -> tuple[Batch | None, float | None]:
         """A batch for a free lane, or how long to wait at most before looking again (None: until something changes).

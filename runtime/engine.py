@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -70,7 +69,7 @@ class Engine:
         self._executor: Lanes | None = None
         self._residency: Residency | None = None
         self._open: set[Ticket] = set()
-        self._preparing_us: Counter[tuple[str, Lane, str]] = Counter()
+        self._preparing_us: dict[tuple[str, Lane, str], int] = {}
         """Predicted device time, by line, of what is tokenized and will queue in a moment; whole: ends at zero."""
         self._idle = asyncio.Event()
         self._loading: asyncio.Task[None] | None = None
@@ -224,7 +223,7 @@ class Engine:
         small = job.lane is Lane.ONLINE and concurrency.is_small(job.inputs)
         ahead = self._executor.ahead(worker, job, tokens, small)
         if self._preparing_us and not small:
-            ahead = ahead.behind(self._preparing_us[job.line] / 1000.0 / concurrency.lanes)
+            ahead = ahead.behind(self._preparing_us.get(job.line, 0) / 1000.0 / concurrency.lanes)
         self._overload.check(worker, job, tokens, ahead, small, self.admission)
         return job, tokens
 
@@ -232,13 +231,12 @@ class Engine:
         """Prepare and queue a Job of about so many tokens, then wait for its rows."""
         job = ticket.job
         line, estimate_us = job.line, round(tokens * worker.cost.ms_per_token * 1000.0)
-        self._preparing_us[line] += estimate_us
+        self._preparing_us[line] = self._preparing_us.get(line, 0) + estimate_us
         try:
             prepared = await self._preparation.prepare(worker.ready_model(job.task), job)
         finally:
-            self._preparing_us[line] -= estimate_us
-            if not self._preparing_us[line]:
-                del self._preparing_us[line]
+            if left_us := self._preparing_us.pop(line, 0) - estimate_us:
+                self._preparing_us[line] = left_us
         self._overload.check_sizes(worker, prepared)
         assert self._executor is not None
         self._executor.submit(worker, job.lane, ticket.open(prepared))

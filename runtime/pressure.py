@@ -73,5 +73,6 @@ def _pressing(callers: Mapping[Caller, _Asked]) -> frozenset[Caller]:
     if sum(asked.work_ms for asked in callers.values()) <= TIMES_CAPACITY * capacity_ms:
         return frozenset()
     many = {caller: asked for caller, asked in callers.items() if asked.work_ms > capacity_ms / len(callers)}
-    jobs, refused = (sum(each) for each in zip(*((asked.jobs, asked.refused) for asked in many.values()), strict=True))
+    jobs = sum(asked.jobs for asked in many.values())
+    refused = sum(asked.refused for asked in many.values())
     return frozenset(many) if jobs >= LEAST_ASKED and refused > REFUSED_SHARE * jobs else frozenset()

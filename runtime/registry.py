@@ -90,7 +90,7 @@ class ModelSpec(Section):
         "none", description="int8: 8-bit weights, with openvino only; refused below recall@10 of 0.97 against fp32."
     )
     slo_ms: float = Field(100.0, gt=0, description="How soon an online request should be answered, milliseconds.")
-    weight: float = Field(1.0, gt=0, description="Share of the device among bulk work, relative to other models.")
+    weight: float = Field(1.0, gt=0, description="Share of the device: of bulk work, and of late online work.")
     priority: int = Field(0, description="Online work of models with a lower number goes first, whatever its due time.")
     max_queue_tokens: int = Field(
         10_000_000, ge=1, description="Waiting tokens in one lane of this model beyond which a new request is refused."

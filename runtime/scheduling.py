@@ -178,7 +178,8 @@ class FairShare:
         """See Policy.beside_ms. Their shares of that time by weight, and a batch of each, which may come first."""
         weight = self.weights.get(model, 1.0)
         if lane is Lane.BULK:
-            models, weights = (sum(each) for each in zip(*others.values(), strict=True)) if others else (0, 0.0)
+            models = sum(crowd.models for crowd in others.values())
+            weights = sum(crowd.weights for crowd in others.values())
             return own_ms * weights / weight + self.chunks.bulk_ms(now_s) * models
         mine = self.priorities.get(model, 0)
         if min(others, default=mine) < mine:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, lane_of, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, note_lane, off_loop, read_json, run_job
 from runtime.api.places import Places
 from runtime.api.record import Record
 from runtime.api.schemas import json_object, validated
@@ -58,7 +58,7 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
     body = await read_json(edge, exchange)
     fields = await off_loop(len(body), json_object, body)
     request = validated(form.schema, fields)
-    lane = lane_of(exchange, record, request.priority)
+    note_lane(exchange, record, request.priority)
     spec = meant(edge, exchange, request.model, Task.CLASSIFY)
     record.model = spec.name
     job = Job(
@@ -66,7 +66,6 @@ async def classify(edge: Edge, exchange: Exchange, record: Record, form: ClassFo
         model=spec.id,
         task=Task.CLASSIFY,
         inputs=form.inputs(request, edge.limits.max_inputs),
-        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",

@@ -12,7 +12,7 @@ from pydantic import Field, Strict
 from runtime.api.edge import Edge
 from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, lane_of, off_loop, read_json
+from runtime.api.inference import infer, note_lane, off_loop, read_json
 from runtime.api.parts import Reference, Source, contents, references
 from runtime.api.places import places_of
 from runtime.api.problems import Dialect
@@ -58,7 +58,7 @@ async def typed_vectors(edge: Edge, exchange: Exchange, record: Record, version:
     """The answer. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request, field, sources = await off_loop(len(body), parse, body, edge.limits.max_inputs)
-    lane_of(exchange, record, request.priority)  # on record before anything about the model is refused
+    note_lane(exchange, record, request.priority)  # on record before anything about the model is refused
     limit = request.max_tokens or request.truncate_prompt_tokens
     options = request.model_copy(update={"truncate_prompt_tokens": limit})
     _, result = await vectors(

@@ -14,7 +14,7 @@ from typing import Any
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, lane_of, let_in, off_loop, read_json, run_job
+from runtime.api.inference import deadline_of, let_in, note_lane, off_loop, read_json, run_job
 from runtime.api.parts import Reference, Source
 from runtime.api.pictures import picture_inputs
 from runtime.api.places import Places, places_of
@@ -32,7 +32,7 @@ from runtime.api.tensors import Wire, concatenated, embedding_items, render, wir
 from runtime.api.token_pooling import pooled
 from runtime.errors import InvalidEncoding, RequestError, UnsupportedCapability
 from runtime.registry import ModelSpec
-from runtime.work import Input, Job, Lane, Result, Task
+from runtime.work import Input, Job, Result, Task
 
 Envelope = Callable[[str, list[dict[str, Any]], int], dict[str, Any]]
 """Served name, `data` items and tokens -> the dialect's answer."""
@@ -108,12 +108,12 @@ async def vectors(
     tasks: Sequence[Task] = VECTORS,
 ) -> tuple[ModelSpec, Result]:
     """The model that was meant and its rows for what is given, in order. Raises CotenantError."""
-    lane = lane_of(exchange, record, options.priority)
+    note_lane(exchange, record, options.priority)
     spec, task = vector_model(edge, exchange, options.model, tasks)
     record.model, record.task = spec.name, task
     if not spec.accept_token_ids:
         refuse_token_ids(given.sources, given.places.field)
-    job = vector_job(exchange, options, spec, task, lane)  # before pictures are fetched: its headers may be wrong
+    job = vector_job(exchange, options, spec, task)  # before pictures are fetched: its headers may be wrong
     let_in(edge, exchange, record)
     inputs = await inputs_of(edge, exchange, spec, given)
     try:
@@ -161,7 +161,7 @@ def vector_model(edge: Edge, exchange: Exchange, name: str | None, tasks: Sequen
     raise refusal
 
 
-def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task, lane: Lane) -> Job:
+def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task: Task) -> Job:
     """The request with its defaults resolved, before it has inputs. Raises InvalidRequest for a senseless header."""
     limit = options.truncate_prompt_tokens
     return Job(
@@ -169,7 +169,6 @@ def vector_job(exchange: Exchange, options: VectorOptions, spec: ModelSpec, task
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane,
         deadline_s=deadline_of(exchange, options.timeout_ms),
         dimensions=options.dimensions or None,
         normalize=options.normalize,

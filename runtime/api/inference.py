@@ -122,7 +122,7 @@ async def run_job(
     """
     let_in(edge, exchange, record)
     caller = exchange.require_caller()
-    # What follows a part that was too long for the online lane runs in bulk too.
+    # A part that was too long for the online lane has put bulk there: what follows it runs in bulk too.
     job = replace(job, tenant=caller.tenant, lane=record.lane, may_go_bulk=not record.lane_is_named)
     record.tenant = caller.tenant
     record.compute = edge.compute(job.model)
@@ -156,15 +156,14 @@ def first_lane(exchange: Exchange) -> Lane:
     return (exchange.caller and exchange.caller.lane) or Lane.ONLINE
 
 
-def lane_of(exchange: Exchange, record: Record, priority: int) -> Lane:
-    """The lane that a request asks for, now on its record: its key's, unless it asks for bulk itself.
+def note_lane(exchange: Exchange, record: Record, priority: int) -> None:
+    """Put the lane that a request asks for on its record, where its jobs find it: its key's, unless it asks for bulk.
 
     One that names none is online, and runs in bulk where that is too long for it (Job.may_go_bulk).
     """
     asked, of_key = asked_lane(exchange, priority), exchange.require_caller().lane
     record.lane = asked if asked is Lane.BULK else of_key or asked
     record.lane_is_named = of_key is not None or priority != 0 or LANE_HEADER in exchange.headers
-    return record.lane
 
 
 def asked_lane(exchange: Exchange, priority: int) -> Lane:

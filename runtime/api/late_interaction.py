@@ -46,13 +46,11 @@ class Account:
         return await self._exchange.while_connected(picture_inputs(self._edge, sources, places))
 
     async def compare(self, pairs: Sequence[MatrixPair], like: Job, places: Places, given_rows: int = 0) -> Result:
-        """`(1,)` MaxSim of each pair, in the lane and by the deadline of the job `like`. Raises CotenantError.
+        """`(1,)` MaxSim of each pair, by the deadline of the job `like`. Raises CotenantError.
 
         `given_rows`: what is charged; rows that were made of tokens in this request are paid for already.
         """
-        job = Job(
-            id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, lane=like.lane, deadline_s=like.deadline_s
-        )
+        job = Job(id=like.id, model=MAXSIM_ID, task=Task.MAXSIM, inputs=pairs, deadline_s=like.deadline_s)
         return await self.run(job, places, given_rows)
 
     async def run(self, job: Job, places: Places, charged_tokens: int | None = None) -> Result:

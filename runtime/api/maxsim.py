@@ -18,7 +18,7 @@ from runtime.api.addressing import meant, name_of
 from runtime.api.cohere import enveloped
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
+from runtime.api.inference import deadline_of, infer, note_lane, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.matrices import Matrix, is_matrix, matrix_of
 from runtime.api.parts import Reference
@@ -157,7 +157,7 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
     Raises ModelNotFound, ModelRequired, UnsupportedCapability.
     """
     request = asked.request
-    lane = lane_of(exchange, record, request.priority)
+    note_lane(exchange, record, request.priority)
     record.model, model_id = MAXSIM_ID, MAXSIM_ID
     if asked.embeds or name_of(exchange, request.model):
         spec = meant(edge, exchange, request.model, Task.MULTI_VECTOR)
@@ -167,7 +167,6 @@ def job_of(edge: Edge, exchange: Exchange, record: Record, asked: Comparison) ->
         model=model_id,
         task=Task.MULTI_VECTOR,
         inputs=(),
-        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
         truncation_side=CUT_SIDES.get(request.truncate),

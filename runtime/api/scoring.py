@@ -15,7 +15,7 @@ import numpy as np
 from runtime.api.addressing import meant, name_of
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, lane_of, run_job
+from runtime.api.inference import deadline_of, note_lane, run_job
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.places import Places
 from runtime.api.record import Record
@@ -163,7 +163,7 @@ def scoring_model(edge: Edge, exchange: Exchange, record: Record, request: PairR
     an embedder asked to score.
     """
     named = request.model
-    lane_of(exchange, record, request.priority)
+    note_lane(exchange, record, request.priority)
     tasks = list(READINGS) if name_of(exchange, named) else [Task.RERANK]
     refusal: UnsupportedCapability | None = None
     for task in tasks:
@@ -214,7 +214,6 @@ async def read_pairs(
         model=spec.id,
         task=task,
         inputs=(),
-        lane=lane_of(exchange, record, request.priority),
         deadline_s=deadline_of(exchange, request.timeout_ms),
         prompt_name=request.prompt_name,
         truncate=request.truncate != "none",

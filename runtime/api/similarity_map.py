@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Strict
 from runtime.api.addressing import meant
 from runtime.api.edge import Edge
 from runtime.api.exchange import Exchange
-from runtime.api.inference import deadline_of, infer, lane_of, off_loop, read_json
+from runtime.api.inference import deadline_of, infer, note_lane, off_loop, read_json
 from runtime.api.late_interaction import DOCUMENT, QUERY, Account
 from runtime.api.parts import Reference, content_of
 from runtime.api.places import lone
@@ -62,7 +62,7 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     """The answer's JSON. Raises CotenantError."""
     body = await read_json(edge, exchange)
     request = validated(SimilarityMapRequest, await off_loop(len(body), json_object, body))
-    lane = lane_of(exchange, record, request.priority)
+    note_lane(exchange, record, request.priority)
     image = reference_of(request.image)
     spec = meant(edge, exchange, request.model, Task.MULTI_VECTOR)
     record.model = spec.name
@@ -71,7 +71,6 @@ async def answer_map(edge: Edge, exchange: Exchange, record: Record) -> bytes:
         model=spec.id,
         task=Task.MULTI_VECTOR,
         inputs=(),
-        lane=lane,
         deadline_s=deadline_of(exchange, request.timeout_ms),
         truncate=request.truncate != "none",
         truncation_side=CUT_SIDES.get(request.truncate),

@@ -20,7 +20,7 @@ from runtime.api.classify import classify
 from runtime.api.edge import Edge
 from runtime.api.embeddings import embed
 from runtime.api.exchange import Exchange
-from runtime.api.inference import Handler, infer, lane_of, off_loop, read_json
+from runtime.api.inference import Handler, infer, note_lane, off_loop, read_json
 from runtime.api.parts import checked_length
 from runtime.api.problems import Answer, Dialect
 from runtime.api.record import Record
@@ -127,8 +127,8 @@ async def predictions(edge: Edge, exchange: Exchange, record: Record) -> bytes:
     body = await read_json(edge, exchange)
     request = validated(VertexRequest, await off_loop(len(body), json_object, body))
     instances = checked_length(request.instances, edge.limits.max_inputs, "instances")
-    lane = lane_of(exchange, record, request.priority)
-    records = [Record(surface=record.surface, task=record.task, lane=lane) for _ in instances]
+    note_lane(exchange, record, request.priority)
+    records = [Record(surface=record.surface, task=record.task, lane=record.lane) for _ in instances]
 
     async def all_of_them() -> list[bytes]:
         each = zip(instances, records, strict=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -17,9 +18,9 @@ from runtime.api.unreadable import unreadable
 class UvicornConnection(HttpToolsProtocol):
     """One connection, whose idle time ends with a whole head."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Uvicorn's; its idle time begins."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from runtime.api.edge import Edge
 from runtime.api.embeddings import Given, vectors
 from runtime.api.exchange import Exchange
-from runtime.api.inference import infer, lane_of, off_loop, read_json
+from runtime.api.inference import infer, note_lane, off_loop, read_json
 from runtime.api.places import lone
 from runtime.api.problems import Dialect
 from runtime.api.record import Record
@@ -64,7 +64,7 @@ async def answer_vector(edge: Edge, exchange: Exchange, record: Record) -> bytes
     body = await read_json(edge, exchange)
     request = validated(VectorsRequest, shed_nulls(await off_loop(len(body), json_object, body), "config"))
     options = request.beside(request.config)
-    lane_of(exchange, record, options.priority)  # on record before anything about the model is refused
+    note_lane(exchange, record, options.priority)  # on record before anything about the model is refused
     _, result = await vectors(edge, exchange, record, options, Given([request.text], lone("text")), (Task.EMBED,))
     return await off_loop(len(request.text), rendered, request, result)
 
